@@ -148,11 +148,10 @@ class Register:
             planned[patch.id] = change
             rows.append(Row(patch.id, "applied", "", str(change.target)))
         self._put(planned)
-        for row in rows:
-            if row.status != "already" or row.id not in self._rows:
-                self._rows[row.id] = row
+        news = {row.id: row for row in rows if row.status != "already" and self._rows.get(row.id) != row}
+        self._rows.update(news)
         _registers[self.plugin] = self
-        if planned or not all(row.status == "already" for row in rows):
+        if news:
             _log.info("%s", Report(self.plugin, tuple(rows)))
         return Report(self.plugin, tuple(rows))
 

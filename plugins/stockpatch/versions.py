@@ -109,9 +109,8 @@ class Window:
             raise self._refused("has no lower end")
         if not any(part.operator in _UPPER for part in parts):
             raise self._refused("has no upper end, so it would admit releases that nobody has tested")
-        if self._lowest > self._highest or (
-            self._lowest == self._highest and not self.contains(self._lowest)
-        ):
+        low, high = self._lowest, self._highest
+        if low > high or (low == high and not self.contains(low)):
             raise self._refused("is empty")
         for text in self.tested:
             if not self.contains(text):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stockpatch import versions
+from stockpatch import register, versions
 
 Install = Callable[..., None]
 
@@ -85,4 +85,5 @@ def stock(
 def _fresh(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.delenv(versions.OVERRIDE, raising=False)
     monkeypatch.setattr(versions, "_warned", set())
+    monkeypatch.setattr(register, "_registers", {})
     caplog.set_level(logging.INFO, logger="stockpatch")

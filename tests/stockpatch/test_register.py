@@ -172,7 +172,7 @@ def test_a_missing_target_raises_with_class_name_version_and_file(target: str, m
     ("changes", "reason"),
     [
         ({"expects": ("blocks",)}, r"\('blocks', 'size'\) and no longer \('blocks',\)"),
-        ({"target": "stocklib:LIMIT", "expects": ("x",)}, "int without parameters"),
+        ({"target": "stocklib:LIMIT", "expects": ("x",)}, "is a int and has no parameters"),
         ({"replace": lambda original: None}, "returned None"),
         ({"replace": lambda original: original}, "unchanged"),
         ({"replace": lambda original: len}, "cannot be marked"),
