@@ -4,7 +4,7 @@ Its answers mean nothing. Its data path is the real one: per layer and token it 
 GLM-5.3, it is loaded by the same classes, and its prompts are built and its tool calls parsed the same way.
 """
 
-from glm53.model.folder import ModelError, make, verify
+from glm53.model.folder import Made, Manifest, ModelError, make, verify
 from glm53.model.shape import Shape
 
-__all__ = ["ModelError", "Shape", "make", "verify"]
+__all__ = ["Made", "Manifest", "ModelError", "Shape", "make", "verify"]

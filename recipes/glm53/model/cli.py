@@ -10,7 +10,7 @@ import typer
 
 from glm53.model.folder import Manifest, ModelError, verify
 from glm53.model.folder import make as make_folder
-from glm53.model.shape import ARCHITECTURES, DTYPES, Shape
+from glm53.model.shape import ARCHITECTURES, DTYPES
 
 __all__ = ["app"]
 
@@ -51,7 +51,8 @@ def make(
     model made here is replaced, and a folder with anything else in it is refused.
     """
     try:
-        shape = Shape(
+        manifest, written = make_folder(
+            directory,
             layers=layers,
             seed=seed,
             architecture=architecture,
@@ -64,9 +65,12 @@ def make(
             mtp=mtp,
             dtype=dtype,
         )
-        manifest, written = make_folder(directory, shape)
     except ModelError as error:
-        raise _failed(error, code=2) from error
+        raise _failed(str(error), code=2) from error
+    except OSError as error:
+        raise _failed(
+            f"{directory} cannot be written ({error}). Choose a DIR where you may write.", code=2
+        ) from error
     _show(directory, manifest, "made" if written else "already made", as_json)
 
 
@@ -76,7 +80,7 @@ def verify_command(directory: Directory, as_json: AsJson = False) -> None:
     try:
         manifest = verify(directory)
     except ModelError as error:
-        raise _failed(error, code=1) from error
+        raise _failed(str(error), code=1) from error
     _show(directory, manifest, "whole", as_json)
 
 
@@ -99,6 +103,6 @@ def _show(directory: Path, manifest: Manifest, state: str, as_json: bool) -> Non
     )
 
 
-def _failed(error: ModelError, code: int) -> typer.Exit:
+def _failed(error: str, code: int) -> typer.Exit:
     typer.echo(f"error: {error}", err=True)
     return typer.Exit(code)

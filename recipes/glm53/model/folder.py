@@ -7,6 +7,7 @@ manifest inside marks it as ours, names what it was made from and holds the hash
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -15,12 +16,12 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from glm53.model.shape import ModelError, Shape
 from glm53.model.tokens import EOS_IDS, PAD_ID, tokenizer, tokenizer_config
 
-__all__ = ["MANIFEST", "Manifest", "ModelError", "make", "verify"]
+__all__ = ["MANIFEST", "Made", "Manifest", "ModelError", "make", "verify"]
 
 MANIFEST = "glm53-model.json"
 
@@ -41,27 +42,32 @@ class Manifest:
         return _sha256(json.dumps(self.files, sort_keys=True).encode())
 
 
-def make(directory: Path | str, shape: Shape | None = None) -> tuple[Manifest, bool]:
-    """Make the model in ``directory``; returns its manifest and whether anything had to be written.
+class Made(NamedTuple):
+    """The model in the folder, and whether it had to be written."""
+
+    manifest: Manifest
+    written: bool
+
+
+def make(directory: Path | str, **choices: Any) -> Made:
+    """Make the model in ``directory``; ``choices`` are fields of `Shape` (layers, seed, ...).
 
     A folder that already holds this model is left alone, another model of ours is replaced as a whole.
-    Raises `ModelError` if the folder holds anything that was not made here.
+    Raises `ModelError` if the folder holds anything that was not made here, and OSError if it cannot be
+    written.
     """
-    shape = shape or Shape()
+    shape = Shape(**choices)
     target = Path(directory).resolve()
     with contextlib.suppress(ModelError):
         present = verify(target)
         if present.shape == shape and present.recipe == _recipe():
-            return present, False
+            return Made(present, written=False)
     _refuse_foreign(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _scratch(target) as building:
+    with _scratch(target) as building, _scratch(target) as attic:
         manifest = _write(building, shape)
-        with _scratch(target) as retired:
-            if target.exists():
-                target.rename(retired / "old")
-            building.rename(target)
-    return manifest, True
+        _put(building, target, attic)
+    return Made(manifest, written=True)
 
 
 def verify(directory: Path | str) -> Manifest:
@@ -128,8 +134,14 @@ def _refuse_foreign(target: Path) -> None:
         )
     if not any(target.iterdir()):
         return
-    marked = (target / MANIFEST).is_file()
-    strangers = _strangers(target, _read_manifest(target)) if marked else sorted(os.listdir(target))
+    try:
+        marked = (target / MANIFEST).is_file()
+        strangers = _strangers(target, _read_manifest(target)) if marked else sorted(os.listdir(target))
+    except ModelError:
+        raise ModelError(
+            f"{target}: its {MANIFEST} cannot be read, so what belongs to the model is unknown and nothing is "
+            "replaced; allowed is a new, an empty, or an own folder. Choose another DIR, or remove this one."
+        ) from None
     if strangers:
         raise ModelError(
             f"{target} holds {strangers[0]!r}, which `glm53 model make` did not write, and making a model "
@@ -151,6 +163,19 @@ def _scratch(target: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _put(building: Path, target: Path, attic: Path) -> None:
+    """Rename ``building`` to ``target``; what was there, by now or by another process, goes to ``attic``."""
+    while True:
+        try:
+            building.rename(target)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        with contextlib.suppress(FileNotFoundError):
+            target.rename(attic / secrets.token_hex(4))
 
 
 def _recipe() -> str:

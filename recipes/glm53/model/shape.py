@@ -77,8 +77,8 @@ class Shape:
         self._at_least("seed", 0, "seeds are not negative")
         self._at_least("heads", 1, "attention needs a head")
         self._at_least("experts", EXPERTS_PER_TOKEN, f"each token goes to {EXPERTS_PER_TOKEN} experts")
-        self._multiple_of_32("hidden", "matrix kernels want whole vectors of 32")
-        self._multiple_of_32("index_topk", "sparse attention kernels read the chosen positions 32 at a time")
+        self._multiple_of(64, "hidden", "experts are half as wide, and matrix kernels want vectors of 32")
+        self._multiple_of(32, "index_topk", "sparse attention kernels read the chosen positions 32 at a time")
         if self.index_heads is not None:
             self._at_least(
                 "index_heads",
@@ -174,10 +174,10 @@ class Shape:
                 f"Give --{field.replace('_', '-')} {least}."
             )
 
-    def _multiple_of_32(self, field: str, why: str) -> None:
+    def _multiple_of(self, step: int, field: str, why: str) -> None:
         value = getattr(self, field)
-        if value < 32 or value % 32:
+        if value < step or value % step:
             raise ModelError(
-                f"{field}={value}: {why}; allowed are multiples of 32. "
-                f"Give --{field.replace('_', '-')} {max(32, -(-value // 32) * 32)}."
+                f"{field}={value}: {why}; allowed are multiples of {step}. "
+                f"Give --{field.replace('_', '-')} {max(step, -(-value // step) * step)}."
             )

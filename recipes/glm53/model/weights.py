@@ -30,9 +30,10 @@ from glm53.model.shape import (
 )
 from glm53.model.tokens import VOCABULARY
 
-__all__ = ["Tensor", "tensors", "write"]
+__all__ = ["Tensor", "tensors", "values", "write"]
 
 Kind = Literal["matrix", "norm", "bias"]
+_HEAD = "lm_head.weight"
 
 
 @dataclass(frozen=True)
@@ -44,25 +45,28 @@ class Tensor:
     kind: Kind = "matrix"
     exact: bool = False
     """Stays float32 in a bfloat16 model."""
+    copy_of: str = ""
+    """The tensor whose values it repeats."""
 
 
 def tensors(shape: Shape) -> Iterator[Tensor]:
     """Every tensor of the model, in the order of the layers."""
-    vocabulary = len(VOCABULARY)
-    yield Tensor("model.embed_tokens.weight", (vocabulary, shape.hidden))
+    embedding = Tensor("model.embed_tokens.weight", (len(VOCABULARY), shape.hidden))
+    head = Tensor(_HEAD, embedding.dims)
+    yield embedding
     for layer, indexed in enumerate(shape.indexed):
         yield from _layer(shape, f"model.layers.{layer}.", indexed, dense=layer < DENSE_LAYERS)
     yield Tensor("model.norm.weight", (shape.hidden,), "norm")
-    yield Tensor("lm_head.weight", (vocabulary, shape.hidden))
+    yield head
     if shape.mtp:
         prefix = f"model.layers.{shape.layers}."
         yield from _layer(shape, prefix, indexed=True, dense=False)
-        yield Tensor(prefix + "embed_tokens.weight", (vocabulary, shape.hidden))
+        yield Tensor(prefix + "embed_tokens.weight", embedding.dims, copy_of=embedding.name)
         yield Tensor(prefix + "enorm.weight", (shape.hidden,), "norm")
         yield Tensor(prefix + "hnorm.weight", (shape.hidden,), "norm")
         yield Tensor(prefix + "eh_proj.weight", (shape.hidden, 2 * shape.hidden))
         yield Tensor(prefix + "shared_head.norm.weight", (shape.hidden,), "norm")
-        yield Tensor(prefix + "shared_head.head.weight", (vocabulary, shape.hidden))
+        yield Tensor(prefix + "shared_head.head.weight", head.dims, copy_of=head.name)
 
 
 def _layer(shape: Shape, prefix: str, indexed: bool, dense: bool) -> Iterator[Tensor]:
@@ -105,13 +109,14 @@ def values(tensor: Tensor, seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     Matrices have a standard deviation of 1.6 / sqrt(columns): large enough that attention is far from
     uniform and that a wrong choice of positions changes the answer.
     """
-    normal = _normal(prod(tensor.dims), seed, tensor.name).reshape(tensor.dims)
+    source = tensor.copy_of or tensor.name
+    normal = _normal(prod(tensor.dims), seed, source).reshape(tensor.dims)
     if tensor.kind == "norm":
         return np.float32(1) + np.float32(0.1) * normal
     if tensor.kind == "bias":
         return np.float32(0.05) * normal
     scaled = np.float32(1.6 / sqrt(tensor.dims[-1])) * normal
-    if tensor.dims[0] == len(VOCABULARY) and tensor.name != "model.embed_tokens.weight":
+    if source == _HEAD:
         scaled[~_readable()] *= np.float32(0.25)
     return scaled
 
