@@ -1,0 +1,131 @@
+"""Guards: what the worker registered with NIXL, and what the peer says it registered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_blhnc.plan import BlockRow
+
+__all__ = ["HandshakeMismatch", "LayoutError", "Registered", "check_registration", "peer_differences"]
+
+
+class LayoutError(RuntimeError):
+    """This worker's KV cache is not the block rows that the deployment asks for. Nothing was served."""
+
+
+class HandshakeMismatch(RuntimeError):
+    """Prefill and decode describe their KV caches differently; no byte was read from the peer."""
+
+
+@dataclass(frozen=True)
+class Registered:
+    """What a worker registered: per-region lengths and strides in bytes, and where each page lies.
+
+    members: layer name -> (byte offset in the row, bytes of its page), for layers inside whole rows.
+    layers: all layers with a KV cache. strides: layer name -> bytes between a layer's blocks in memory.
+    """
+
+    layout: str
+    lengths: Sequence[int]
+    strides: Sequence[int]
+    members: Mapping[str, tuple[int, int]]
+    layers: Sequence[str]
+    layer_strides: Mapping[str, int]
+
+
+def check_registration(seen: Registered, row: BlockRow, pages: Mapping[str, int]) -> None:
+    """Raise `LayoutError` unless the worker registered one dense region of rows as planned.
+
+    row, pages: from the layers' cache specifications, independent of what was registered.
+    """
+    if seen.layout != "BLHNC":
+        raise LayoutError(wrong_layout(seen.layout))
+    if list(seen.lengths) != [row.nbytes] or list(seen.strides) != [row.nbytes]:
+        raise LayoutError(
+            f"NIXL regions have lengths {_some(seen.lengths)} and strides {_some(seen.strides)} bytes, but "
+            f"whole rows need one region with both equal to {row.nbytes} ({row.payload} of KV, aligned to "
+            f"{row.alignment}): more regions, or gaps between rows, cost one descriptor per page. Caches that "
+            "are not replicated MLA (a GQA draft model, Mamba state) cannot be in a row: remove the draft "
+            'model or set kv_connector_extra_config.blhnc.layout="stock".'
+        )
+    if missing := sorted(set(seen.layers) - set(seen.members)):
+        raise LayoutError(
+            f"layers {_some(missing)} are not inside the registered rows; all {len(seen.layers)} caches must "
+            "travel together or decode reads stale pages. Report this with the model's config.json."
+        )
+    end = 0
+    for name, (offset, nbytes) in sorted(seen.members.items(), key=lambda item: item[1]):
+        if nbytes != pages[name] or offset < end or offset + nbytes > row.payload:
+            raise LayoutError(
+                f"page of {name} lies at bytes {offset}..{offset + nbytes} of the row, but it must be "
+                f"{pages[name]} bytes, start at or after {end} and end by {row.payload}: pages would overlap "
+                "or be cut off. Report this with the model's config.json."
+            )
+        end = offset + nbytes
+    if bad := {name: stride for name, stride in seen.layer_strides.items() if stride != row.nbytes}:
+        raise LayoutError(
+            f"caches {_some(sorted(bad))} advance by {_some(sorted(set(bad.values())))} bytes per block in "
+            f"memory, the registered row by {row.nbytes}: NIXL would move other bytes than attention wrote."
+        )
+
+
+def wrong_layout(seen: str) -> str:
+    """The message for a resolved layout other than BLHNC."""
+    return (
+        f"kv_cache_layout={seen}, but block rows need BLHNC. vLLM only warns when it cannot follow a "
+        "connector's wish: unset VLLM_KV_CACHE_LAYOUT (or set it to BLHNC), and check that every attention "
+        'backend of the model accepts it, or set kv_connector_extra_config.blhnc.layout="stock".'
+    )
+
+
+# Field of the handshake metadata -> what a user must make equal on prefill and decode.
+_MUST_MATCH = {
+    "kv_cache_layout": "VLLM_KV_CACHE_LAYOUT and kv_connector_extra_config.blhnc.layout",
+    "block_size": "--block-size",
+    "attn_backend_name": "--attention-backend",
+    "physical_blocks_per_logical_kv_block": "--block-size and --attention-backend",
+    "dcp_size": "--decode-context-parallel-size",
+    "block_lens": "--kv-cache-dtype, --block-size, the model, its draft model and the plugin on both sides",
+    "block_strides": "--kv-cache-dtype, --block-size and the plugin on both sides",
+    "packed_member_layouts": "the model, its draft (MTP) layers and the vLLM release",
+}
+
+
+def peer_differences(mine: Mapping[str, Any], peer: Mapping[str, Any]) -> list[str]:
+    """One sentence per field of the handshake metadata in which the peer's cache differs from this worker's.
+
+    Both are `NixlAgentMetadata` as plain mappings; a field one side lacks counts as different.
+    """
+    found = []
+    for field, setting in _MUST_MATCH.items():
+        here, there = mine.get(field), peer.get(field)
+        if _plain(here) != _plain(there):
+            found.append(
+                f"{field} is {_brief(here, there)} here and {_brief(there, here)} at the peer: "
+                f"make {setting} equal"
+            )
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _brief(value: Any, other: Any) -> str:
+    if isinstance(value, Mapping):
+        value = _plain(value)
+        other = _plain(other) if isinstance(other, Mapping) else {}
+        only = {name: page for name, page in value.items() if other.get(name) != page}
+        return f"{len(value)} pages, differing in {_some(sorted(only.items()))}"
+    if isinstance(value, list | tuple):
+        return f"{len(value)} regions of {_some(sorted(set(value)))} bytes"
+    return repr(value)
+
+
+def _some(values: Sequence[Any], limit: int = 4) -> str:
+    shown = ", ".join(str(value) for value in values[:limit])
+    return f"[{shown}, ... {len(values)} in all]" if len(values) > limit else f"[{shown}]"

@@ -1,0 +1,65 @@
+"""``kv_connector_module_path``: stock NIXL connectors, under their stock names, that ask for block rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl import connector as stock
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_worker import NixlPushConnectorWorker
+
+from vllm_blhnc import patches
+from vllm_blhnc.worker import BlockRowWorker, settings_of
+
+__all__ = ["NixlConnector", "NixlPullConnector", "NixlPushConnector"]
+
+
+class _PullWorker(BlockRowWorker, NixlPullConnectorWorker):
+    pass
+
+
+class _PushWorker(BlockRowWorker, NixlPushConnectorWorker):
+    pass
+
+
+class _BlockRows:
+    """What both connectors do differently from stock: they ask for BLHNC and bring their own worker."""
+
+    _worker_class: type
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        settings = settings_of(vllm_config)
+        if settings.progress_delay_us is not None:
+            patches.set_progress_delay(settings.progress_delay_us)
+        if role is not KVConnectorRole.WORKER:
+            super().__init__(vllm_config, role, kv_cache_config)  # type: ignore[call-arg]
+            return
+        # Stock makes its worker, and with it a NIXL agent, inside the connector's own constructor. Go past
+        # that one to the base class, so that the only agent made is the row worker's.
+        stock.NixlBaseConnector.__init__(self, vllm_config, role, kv_cache_config)
+        self.connector_worker = self._worker_class(vllm_config, self.engine_id, kv_cache_config)  # type: ignore[attr-defined]
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
+        """BLHNC for MLA models, where a block's pages can form a row; otherwise what stock asks for."""
+        settings = settings_of(vllm_config)
+        if settings.block_rows and vllm_config.model_config.use_mla:
+            return "BLHNC"
+        return super().get_required_kvcache_layout(vllm_config)  # type: ignore[misc]
+
+
+class NixlPullConnector(_BlockRows, stock.NixlPullConnector):
+    """Decode reads from prefill."""
+
+    _worker_class = _PullWorker
+
+
+class NixlPushConnector(_BlockRows, stock.NixlPushConnector):
+    """Prefill writes to decode."""
+
+    _worker_class = _PushWorker
+
+
+# vLLM takes the class by the configured name, and Dynamo refuses names it does not know.
+NixlConnector = NixlPullConnector

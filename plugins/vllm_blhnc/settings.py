@@ -1,0 +1,62 @@
+"""The plugin's own settings: the ``blhnc`` entry of ``kv_connector_extra_config``, read strictly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["KEY", "Settings"]
+
+KEY = "blhnc"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a deployment may set under ``kv_connector_extra_config.blhnc``.
+
+    layout: "BLHNC" asks vLLM for block-outermost rows and refuses to serve with anything else. "stock" leaves
+        layout and registration as vLLM has them; it exists to measure the difference.
+    transfer_log: file that gets one JSON line per finished transfer; None writes none.
+    progress_delay_us: microseconds NIXL's progress thread sleeps between polls. None keeps NIXL's own value,
+        0, which keeps one CPU core per worker at 100 %.
+    """
+
+    layout: str = "BLHNC"
+    transfer_log: str | None = None
+    progress_delay_us: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.layout not in ("BLHNC", "stock"):
+            raise ValueError(_refusal("layout", self.layout, '"BLHNC" or "stock"'))
+        if self.transfer_log is not None and (
+            not isinstance(self.transfer_log, str) or not self.transfer_log
+        ):
+            raise ValueError(_refusal("transfer_log", self.transfer_log, "a file path"))
+        delay = self.progress_delay_us
+        if delay is not None and (type(delay) is not int or not 0 <= delay <= 1_000_000):
+            raise ValueError(_refusal("progress_delay_us", delay, "a whole number from 0 to 1000000"))
+
+    @property
+    def block_rows(self) -> bool:
+        """Whether whole block rows are asked for."""
+        return self.layout == "BLHNC"
+
+    @classmethod
+    def read(cls, extra_config: Mapping[str, Any]) -> Settings:
+        """The settings in a ``kv_connector_extra_config``; raises ValueError for what it does not know."""
+        given = extra_config.get(KEY, {})
+        if not isinstance(given, Mapping):
+            raise ValueError(_refusal("", given, "an object"))
+        known = set(cls.__dataclass_fields__)
+        if unknown := sorted(set(given) - known):
+            raise ValueError(
+                f"kv_connector_extra_config.{KEY} has unknown keys {unknown}: a misspelt setting would be "
+                f"silently ignored. Allowed are {sorted(known)}; correct or remove the others."
+            )
+        return cls(**given)
+
+
+def _refusal(name: str, seen: object, needed: str) -> str:
+    path = f"kv_connector_extra_config.{KEY}" + (f".{name}" if name else "")
+    return f"{path}={seen!r} is not usable; it must be {needed}. Correct it in --kv-transfer-config."

@@ -1,0 +1,111 @@
+"""What each KV transfer really cost, read at NIXL's own interface and written as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from vllm_blhnc.plan import run_lengths
+
+__all__ = ["RecordingAgent", "Transfer"]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One finished NIXL transfer.
+
+    request: the request id the notification carries. operation: "READ" (pull) or "WRITE" (push).
+    blocks: cache blocks moved. runs: runs of ids consecutive on both sides. regions: NIXL regions they span.
+    descriptors, nbytes, post_us, transfer_us: NIXL's telemetry; bytes and microseconds.
+    """
+
+    request: str
+    operation: str
+    layout: str
+    blocks: int
+    runs: int
+    regions: int
+    descriptors: int
+    nbytes: int
+    post_us: float
+    transfer_us: float
+
+
+class RecordingAgent:
+    """A NIXL agent that reports every transfer whose telemetry is read; all else passes straight through.
+
+    agent: the real ``nixl_agent``. regions: says how many regions the worker has registered by now.
+    sink: called with each `Transfer`.
+    """
+
+    def __init__(self, agent: Any, layout: str, regions: Callable[[], int], sink: Callable[[Transfer], None]):
+        self._agent = agent
+        self._layout = layout
+        self._regions = regions
+        self._sink = sink
+        self._posted: dict[Any, tuple[str, str, int, int, int]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._agent, name)
+
+    def make_prepped_xfer(
+        self,
+        operation: str,
+        local_side: Any,
+        local_ids: Sequence[int],
+        remote_side: Any,
+        remote_ids: Sequence[int],
+        notif_msg: bytes = b"",
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """As NIXL's own; descriptor ids are region-major, so the first region's ids tell blocks and runs."""
+        handle = self._agent.make_prepped_xfer(
+            operation, local_side, local_ids, remote_side, remote_ids, notif_msg, *args, **kwargs
+        )
+        regions = self._regions()
+        blocks = len(local_ids) // regions
+        runs = run_lengths([int(i) for i in remote_ids[:blocks]], [int(i) for i in local_ids[:blocks]])
+        request = notif_msg.decode("utf-8", "replace").rpartition(":")[0]
+        self._posted[handle] = (request, operation, blocks, len(runs), regions)
+        return handle
+
+    def get_xfer_telemetry(self, handle: Any) -> Any:
+        """As NIXL's own; vLLM reads it once, when the transfer is done."""
+        telemetry = self._agent.get_xfer_telemetry(handle)
+        if (posted := self._posted.pop(handle, None)) is not None:
+            request, operation, blocks, runs, regions = posted
+            self._sink(
+                Transfer(
+                    request=request,
+                    operation=operation,
+                    layout=self._layout,
+                    blocks=blocks,
+                    runs=runs,
+                    regions=regions,
+                    descriptors=telemetry.descCount,
+                    nbytes=telemetry.totalBytes,
+                    post_us=telemetry.postDuration,
+                    transfer_us=telemetry.xferDuration,
+                )
+            )
+        return telemetry
+
+    def release_xfer_handle(self, handle: Any) -> None:
+        """As NIXL's own; a transfer released before it was done leaves no record."""
+        self._agent.release_xfer_handle(handle)
+        self._posted.pop(handle, None)
+
+
+def append_to(path: str) -> Callable[[Transfer], None]:
+    """A sink that appends one JSON line per transfer to `path`, readable while the worker runs."""
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - lives as long as the worker
+
+    def write(transfer: Transfer) -> None:
+        file.write(json.dumps(asdict(transfer)) + "\n")
+
+    return write
