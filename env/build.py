@@ -25,10 +25,12 @@ class Build:
     The stamp in the folder names the line from the first step on, and bears the hashes only after the last.
     """
 
-    def __init__(self, line: Line, venv: Path, cache: Path, goal: stamp.Stamp, libraries: list[str]) -> None:
+    def __init__(
+        self, line: Line, venv: Path, cache: Path, goal: stamp.Stamp, libraries: list[str], lock: int
+    ) -> None:
         self.line, self.venv, self.goal, self.libraries = line, venv, goal, libraries
         self.work = cache / f"work-{venv.name}"
-        self.steps = Steps(total=6, log=cache / f"setup-{venv.name}.log")
+        self.steps = Steps(total=6, log=cache / f"setup-{venv.name}.log", lock=lock)
         self.cache = Cache(cache, self.steps.say)
         self.python = venv / "bin" / "python"
         self.pip = [str(self.python), "-m", "pip", "--no-input", "--disable-pip-version-check"]
@@ -98,7 +100,9 @@ class Build:
         """Install the lock file but vLLM; beside it fetch the kernels, and return their folder if cached."""
         pins = {name: version for name, version in self.line.pins().items() if name != "vllm"}
         listed = self.work / "requirements.txt"
-        listed.write_text("".join(f"{name}=={version}\n" for name, version in pins.items()))
+        # torch first: where its CPU build is not to be had, pip fails at once.
+        ordered = sorted(pins, key=lambda name: name != "torch")
+        listed.write_text("".join(f"{name}=={pins[name]}\n" for name in ordered))
         kernels = self.cache.find(vllm_on_cpu.kernels_key(self.line, self.libraries))
         stamp.drop_half_installed(self.venv)
         with self.steps.step(f"{len(pins)} pinned packages, nothing resolved"):

@@ -49,10 +49,10 @@ class TorchvisionSchemas:
 
         missing = [schema for name, schema in SCHEMAS.items() if not hasattr(torch.ops.torchvision, name)]
         if missing:
-            # The definitions live as long as this object does.
-            self.library = torch.library.Library("torchvision", "FRAGMENT")
+            # Definitions go with the library object, so the class keeps it: the finder itself is let go.
+            library = type(self).library = torch.library.Library("torchvision", "FRAGMENT")
             for schema in missing:
-                self.library.define(schema)
+                library.define(schema)
 
 
 sys.meta_path.insert(0, TorchvisionSchemas())

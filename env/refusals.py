@@ -30,8 +30,8 @@ def check_python(version: tuple[int, int] | None = None) -> None:
         f"run `{other} env/setup_env.py ...` or `make PYTHON={other} ...`" if other else "install one of them"
     )
     raise Refusal(
-        f"Python {seen[0]}.{seen[1]} ({sys.executable}) is not supported: the pinned wheels of torch and "
-        f"ai-dynamo-runtime exist for 3.11 and 3.12 only as far as this project has tested. "
+        f"Python {seen[0]}.{seen[1]} ({sys.executable}) is not supported: the pinned versions "
+        "were resolved for Python 3.11 and 3.12 only. "
         f"Needed: Python 3.11 or 3.12. Next step: {step}."
     )
 

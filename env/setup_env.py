@@ -83,11 +83,11 @@ def set_up(line: Line, venv: Path, cache: Path, force: bool = False) -> dict[str
     goal = stamp.wanted(line, "+".join(libraries), venv)
     changed = False
     if force or not complete(line, venv, goal):
-        with only_one(cache):
+        with only_one(cache) as lock:
             # Another set-up may have finished it meanwhile.
             changed = force or not complete(line, venv, goal)
             if changed:
-                Build(line, venv, cache, goal, libraries).run(anew=force)
+                Build(line, venv, cache, goal, libraries, lock).run(anew=force)
     took = time.monotonic() - began
     done = f"set up in {took:.0f} s" if changed else "complete, nothing to do"
     print(f"environment {line.name} in {venv}: {done}", file=sys.stderr)
@@ -107,8 +107,8 @@ def complete(line: Line, venv: Path, goal: stamp.Stamp) -> bool:
 
 
 @contextmanager
-def only_one(cache: Path) -> Iterator[None]:
-    """Let one set-up at a time use the cache; a second one waits and says so."""
+def only_one(cache: Path) -> Iterator[int]:
+    """Let one set-up at a time use the cache; a second one waits and says so. Yields the locked descriptor."""
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "setup.lock").open("w") as lock:
         try:
@@ -116,7 +116,7 @@ def only_one(cache: Path) -> Iterator[None]:
         except BlockingIOError:
             print("another set-up runs in this repository; waiting for it to end", file=sys.stderr)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        yield lock.fileno()
 
 
 if __name__ == "__main__":

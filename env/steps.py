@@ -22,7 +22,8 @@ NOISE = re.compile(r"^WARNING: Location '.*' is ignored")
 # Output of a failed step -> what most likely helps. First match wins.
 LIKELY_FIXES: tuple[tuple[str, str], ...] = (
     (
-        r"(satisfies the requirement|No matching distribution found for) torch==\S+\+cpu",
+        # With a constraint on torch anywhere in pip's settings, pip words the same lack as a conflict.
+        r"(satisfies the requirement|No matching distribution found for|Cannot install) torch==\S+\+cpu",
         "pip's package index has no CPU build of torch for this Python. Set PIP_EXTRA_INDEX_URL to PyTorch's "
         "CPU wheel index (PyTorch's install page shows it for Linux, Pip, CPU) and run this again.",
     ),
@@ -64,8 +65,10 @@ class StepFailed(Exception):
 class Steps:
     """Numbered steps with elapsed time, written to `out`; the output of their commands goes to `log`."""
 
-    def __init__(self, total: int, log: Path, out: TextIO = sys.stderr) -> None:
+    def __init__(self, total: int, log: Path, lock: int | None = None, out: TextIO = sys.stderr) -> None:
+        """`lock` is a locked file descriptor that the commands hold too, should this process be killed."""
         self.total, self.log, self.out = total, log, out
+        self.held = () if lock is None else (lock,)
         self.number = 0
         self.started = time.monotonic()
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -108,6 +111,7 @@ class Steps:
                             stderr=subprocess.STDOUT,
                             env=dict(env) if env is not None else None,
                             start_new_session=True,
+                            pass_fds=self.held,
                         )
                     )
             while True:
@@ -174,4 +178,5 @@ def _text(log: Path) -> str:
 
 def _last_line(log: Path) -> str:
     lines = [line.strip() for line in _text(log).splitlines() if line.strip()]
-    return lines[-1][:90] if lines else "started"
+    # The first line is the command itself; what pip appends says where it read a requirement.
+    return lines[-1].partition(" (from ")[0][:90] if len(lines) > 1 else "running"
