@@ -6,19 +6,25 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("numpy", reason="needs numpy: pip install 'glm53-blackwell[demo]'")
-testing = pytest.importorskip("typer.testing", reason="needs typer: pip install 'glm53-blackwell[recipes]'")
+typer = pytest.importorskip("typer", reason="needs typer: pip install 'glm53-blackwell[recipes]'")
+from typer.testing import CliRunner  # noqa: E402
 
 from glm53.model.cli import app  # noqa: E402
 
 SMALL = ["--layers", "2", "--hidden", "64", "--experts", "2"]
 
 
+def _make_command() -> Any:
+    return typer.main.get_command(app).commands["make"]
+
+
 def _run(*arguments: object) -> tuple[int, str, str]:
-    result = testing.CliRunner().invoke(app, [str(argument) for argument in arguments])
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     return result.exit_code, result.stdout, result.stderr
 
 
@@ -99,3 +105,10 @@ def test_runs_as_a_module_of_its_own(tmp_path: Path) -> None:
     )
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("option", [parameter.opts[0] for parameter in _make_command().params][1:])
+def test_every_option_has_its_row_in_the_docs(option: str) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "model.md"
+
+    assert f"\n| `{option}` |" in page.read_text(encoding="utf-8")

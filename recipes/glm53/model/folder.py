@@ -119,7 +119,7 @@ def _read_manifest(folder: Path) -> Manifest:
     except FileNotFoundError:
         raise ModelError(
             f"{folder} has no {MANIFEST}, so it was not made by `glm53 model make` and cannot be checked. "
-            f"{_hint(folder)}"
+            "Name a folder that was, or make one: glm53 model make DIR."
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise _broken(folder, f"{MANIFEST} cannot be read ({error})") from error
@@ -139,8 +139,9 @@ def _refuse_foreign(target: Path) -> None:
         strangers = _strangers(target, _read_manifest(target)) if marked else sorted(os.listdir(target))
     except ModelError:
         raise ModelError(
-            f"{target}: its {MANIFEST} cannot be read, so what belongs to the model is unknown and nothing is "
-            "replaced; allowed is a new, an empty, or an own folder. Choose another DIR, or remove this one."
+            f"{target}: its {MANIFEST} cannot be read, so what belongs to the model is unknown and "
+            "nothing is replaced; allowed is a new, an empty, or an own folder. Choose another DIR, or "
+            "remove this one."
         ) from None
     if strangers:
         raise ModelError(
