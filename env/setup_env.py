@@ -29,7 +29,7 @@ from pathlib import Path
 
 import stamp
 import vllm_on_cpu
-from build import Build
+from construction import Construction
 from lines import REPOSITORY, Line, default_line, line_names, load
 from steps import StepFailed, interrupt_on_termination
 
@@ -87,7 +87,7 @@ def set_up(line: Line, venv: Path, cache: Path, force: bool = False) -> dict[str
             # Another set-up may have finished it meanwhile.
             changed = force or not complete(line, venv, goal)
             if changed:
-                Build(line, venv, cache, goal, libraries, lock).run(anew=force)
+                Construction(line, venv, cache, goal, libraries, lock).run(anew=force)
     took = time.monotonic() - began
     done = f"set up in {took:.0f} s" if changed else "complete, nothing to do"
     print(f"environment {line.name} in {venv}: {done}", file=sys.stderr)
@@ -108,7 +108,7 @@ def complete(line: Line, venv: Path, goal: stamp.Stamp) -> bool:
 
 @contextmanager
 def only_one(cache: Path) -> Iterator[int]:
-    """Let one set-up at a time use the cache; a second one waits and says so. Yields the locked descriptor."""
+    """Let one set-up at a time use the cache; a second one waits and says so. Yields the locked file."""
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "setup.lock").open("w") as lock:
         try:

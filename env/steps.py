@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
@@ -153,16 +153,23 @@ def explain(command: Sequence[str], code: int, output: str, log: Path) -> str:
 
 def end(children: Sequence[subprocess.Popen[bytes]]) -> None:
     """End every child that still runs, with all it started: first asked, after 5 s forced."""
-    for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
-        running = [child for child in children if child.poll() is None]
-        for child in running:
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, number)
-        for child in running:
-            try:
-                child.wait(patience)
-            except subprocess.TimeoutExpired:
-                continue
+    groups = [child for child in children if child.poll() is None]
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for child in groups:
+            _signal_group(child, number)
+        deadline = time.monotonic() + 5.0
+        while any(_signal_group(child, 0) for child in groups) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+
+def _signal_group(child: subprocess.Popen[bytes], number: int) -> bool:
+    """Signal the child's process group; return whether it has members left."""
+    child.poll()
+    try:
+        os.killpg(child.pid, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def interrupt_on_termination() -> None:

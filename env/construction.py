@@ -19,7 +19,7 @@ from steps import Steps
 MISLEADING = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 
-class Build:
+class Construction:
     """The steps that turn `venv` into a complete environment of `line`.
 
     The stamp in the folder names the line from the first step on, and bears the hashes only after the last.
