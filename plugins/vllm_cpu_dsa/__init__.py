@@ -45,7 +45,7 @@ def register() -> None:
     global _registered
     if not enabled() or _registered:
         return
-    from vllm_cpu_dsa.patches import VLLM
+    from vllm_cpu_dsa.patches import REGISTER, VLLM
 
     VLLM.require()
 
@@ -68,4 +68,6 @@ def register() -> None:
         )
     # vLLM warns about, or with a strict setting refuses, VLLM_* variables that it does not know.
     envs.environment_variables.setdefault(SETTING, enabled)
+    # Both ends of a message queue wait in it, so this one is for every process, not only for workers.
+    REGISTER.apply(["spin-wait-sleeps"])
     _registered = True

@@ -14,7 +14,7 @@ from vllm_cpu_dsa.quantize import FP8, KEY_FLOOR, quantize_rows
 __all__ = ["page_views", "select", "store_keys"]
 
 SCALE_BYTES = 4
-SCORE_BYTES = 4 << 20
+SCORE_BYTES = 8 << 20
 """Per-head scores held at once: small enough to stay in cache between the product and the sum over heads."""
 
 

@@ -3,6 +3,7 @@ plugin and the out-of-tree layer registry (see `vllm_cpu_dsa.platform`)."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from stockpatch.register import Patch, Register
@@ -37,6 +38,14 @@ def _backend_comes_from_platform() -> bool:
     return "return DeepseekV32IndexerBackend" not in source
 
 
+def _queue_does_not_yield() -> bool:
+    import inspect
+
+    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
+
+    return "sched_yield" not in inspect.getsource(SpinCondition.wait)
+
+
 def _query_quantization(original: Any) -> Any:
     from vllm_cpu_dsa.quantize import quantize_groups
 
@@ -54,9 +63,35 @@ def _stock_quantizes_on_cpu() -> bool:
     return True
 
 
+# Between polls of a message queue. Short against a step of the engine, long enough to give the core away.
+_NAP_S = 50e-6
+
+
+def _nap(original: Any) -> Any:
+    def sched_yield() -> None:
+        time.sleep(_NAP_S)
+
+    return sched_yield
+
+
 REGISTER = Register(
     "vllm_cpu_dsa",
     (
+        Patch(
+            id="spin-wait-sleeps",
+            target="vllm.distributed.device_communicators.shm_broadcast:sched_yield",
+            window=VLLM,
+            why="Engine and workers wait for each other's messages in a loop of sched_yield(). Since Linux 6.18 "
+            "every call gives up a slice of virtual run time; a loop collects hundreds of seconds of it, and as "
+            "soon as something else wants the core the waiting process is runnable but not run, for 10 to 35 "
+            "seconds at a time (its run-queue wait in /proc/PID/schedstat grows by exactly the stall). The "
+            "replacement sleeps 50 microseconds a turn, which costs no virtual run time.",
+            upstream="https://github.com/vllm-project/vllm/blob/v0.31.0/vllm/distributed/device_communicators/shm_broadcast.py",
+            remove_when="SpinCondition.wait no longer calls sched_yield in a loop.",
+            expects=(),
+            replace=_nap,
+            obsolete=_queue_does_not_yield,
+        ),
         Patch(
             id="cpu-indexer-backend",
             target="vllm.model_executor.models.deepseek_v2:DeepseekV32IndexerCache.get_attn_backend",

@@ -40,7 +40,8 @@ def quantize_groups(
     if not use_ue8m0 or column_major_scales:
         raise NotImplementedError(
             f"use_ue8m0={use_ue8m0}, column_major_scales={column_major_scales}: on the CPU, FP8 groups are "
-            "made for the DSA indexer only, which asks for power-of-two scales in rows. Load an unquantized model."
+            "made for the DSA indexer only, which asks for power-of-two scales in rows. Load an unquantized "
+            "model."
         )
     values, scales = quantize_rows(x.unflatten(-1, (-1, group_size)), floor=eps)
     return values.flatten(-2), scales.squeeze(-1)

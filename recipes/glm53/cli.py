@@ -1,0 +1,199 @@
+"""The ``glm53`` command line. Exit codes: 0 success, 1 it ran and failed, 2 wrong usage or configuration."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from glm53 import __version__
+from glm53.deployment import Deployment, DeploymentError, load
+from glm53.local.stack import Stack, StackError, clean, report
+from glm53.model import ModelError, make, verify
+from glm53.model.cli import app as model_app
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="glm53",
+    help="Serve GLM-5.3 to coding agents on stock vLLM, Dynamo and NIXL: start a deployment, drive it, measure it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(model_app, name="model")
+
+_out = Console()
+_err = Console(stderr=True)
+
+DEFAULT = Path("recipes/glm53-cpu.yaml")
+RUN_DIR = Path("build/run")
+
+DeploymentFile = Annotated[
+    Path, typer.Option("--deployment", "-d", help="The deployment, a YAML file.", metavar="FILE")
+]
+RunDir = Annotated[Path, typer.Option(help="Folder for logs, sockets and state of the run.", metavar="DIR")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON on standard output.")]
+
+
+@app.callback(invoke_without_command=True)
+def _main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.command()
+def up(
+    deployment: DeploymentFile = DEFAULT,
+    run_dir: RunDir = RUN_DIR,
+    port: Annotated[int | None, typer.Option(help="Port of the OpenAI API.", show_default="a free one")] = None,
+    prefill: Annotated[int | None, typer.Option(help="Prefill workers, instead of the file's number.")] = None,
+    decode: Annotated[int | None, typer.Option(help="Decode workers, instead of the file's number.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait until everything serves.")] = 600,
+    as_json: AsJson = False,
+) -> None:
+    """Start a deployment on this machine and return when it has answered a request.
+
+    Everything listens on 127.0.0.1 only. If a process dies, its name and last log lines are shown and the rest
+    is ended. `glm53 down` ends it.
+    """
+    with _errors():
+        chosen = _with_model(_read(deployment, {"prefill": prefill, "decode": decode}))
+        stack = Stack(chosen, run_dir, http_port=port)
+        stack.up(say, timeout)
+    if as_json:
+        _print_json({"url": f"{stack.url}/v1", "model": chosen.model.served_name, "run_dir": str(stack.run_dir)})
+    else:
+        _out.print(f"OpenAI API: {stack.url}/v1   model: {chosen.model.served_name}\nEnd it with: glm53 down")
+
+
+@app.command()
+def down(run_dir: RunDir = RUN_DIR, as_json: AsJson = False) -> None:
+    """End the deployment that runs in a run directory, with all processes it started."""
+    with _errors():
+        found = clean(run_dir.resolve(), say)
+    if as_json:
+        _print_json({"ended": found})
+    elif not found:
+        _out.print(f"Nothing runs in {run_dir}.")
+
+
+@app.command()
+def status(run_dir: RunDir = RUN_DIR, as_json: AsJson = False) -> None:
+    """Show the processes of a deployment. Exit code 0 only if all of them run and the API answers."""
+    with _errors():
+        state = report(run_dir.resolve())
+    if as_json:
+        _print_json(state)
+    elif state["processes"]:
+        table = Table("process", "pid", "state", "memory", "log")
+        for one in state["processes"]:
+            memory = f"{one['memory_bytes'] / (1 << 20):.0f} MiB" if one["alive"] else ""
+            table.add_row(one["name"], str(one["pid"]), "runs" if one["alive"] else "dead", memory, one["log"])
+        _out.print(table)
+        _out.print(f"{state['deployment']}: {state['url']}/v1 {'answers' if state['healthy'] else 'does not answer'}")
+    else:
+        _out.print(f"Nothing runs in {run_dir}.")
+    raise typer.Exit(0 if state["healthy"] else 1)
+
+
+@app.command("agent-demo")
+def agent_demo(
+    deployment: DeploymentFile = DEFAULT,
+    run_dir: RunDir = RUN_DIR,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the report to this file.", metavar="FILE")
+    ] = None,
+    sessions: Annotated[int, typer.Option(min=1, max=64, help="Agents at work at the same time.")] = 3,
+    turns: Annotated[int, typer.Option(min=2, max=32, help="Turns of each agent.")] = 4,
+    prompt: Annotated[int, typer.Option(min=256, help="Tokens of each agent's first prompt.")] = 3500,
+    append: Annotated[int, typer.Option(min=16, help="Tokens that each turn appends.")] = 150,
+) -> None:
+    """Drive the deployment with agents that use tools, and prove what it did.
+
+    Runs the same conversations three times: with block rows (BLHNC), with vLLM's default layout, and on one
+    aggregated worker whose outputs the others must equal. A negative control gives the decode worker another
+    context than the prefill worker. Exit code 0 only if the outputs are equal and the control holds.
+    """
+    from glm53.demo.run import Plan, run_demo
+    from glm53.demo.show import show
+
+    with _errors():
+        chosen = _with_model(_read(deployment, {}))
+        plan = Plan(sessions=sessions, turns=turns, prompt_tokens=prompt, append_tokens=append)
+        result = run_demo(chosen, run_dir.resolve(), plan, say)
+    if json_file:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    show(result, _out)
+    raise typer.Exit(0 if result["outputs_equal"] and result["negative_control"] else 1)
+
+
+def say(message: str) -> None:
+    """Progress, on standard error so that standard output holds results only."""
+    _err.print(message, highlight=False, markup=False, soft_wrap=True)
+
+
+def _read(path: Path, workers: dict[str, int | None]) -> Deployment:
+    chosen = load(path)
+    given = {role: count for role, count in workers.items() if count is not None}
+    if not given:
+        return chosen
+    from glm53.deployment import parse
+
+    raw = chosen.model_dump(mode="json")
+    raw["workers"] |= given
+    return parse(raw, f"{path} with {given}")
+
+
+def _with_model(deployment: Deployment) -> Deployment:
+    """The deployment with a model folder that is complete, made first if the deployment says how."""
+    model = deployment.model
+    if model.make is not None:
+        if make(model.path, **model.make.model_dump()).written:
+            say(f"made the model in {model.path}")
+        verify(model.path)
+    elif not (model.path / "config.json").is_file():
+        raise ModelError(
+            f"model.path={model.path} has no config.json, so there is no model to serve. Give the folder of a "
+            "downloaded checkpoint, or let `glm53 model make` write a small one."
+        )
+    return deployment
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Errors as messages with the right exit code; SIGTERM as an interrupt, so that everything gets ended."""
+    signal.signal(signal.SIGTERM, _interrupted)
+    try:
+        yield
+    except (DeploymentError, ModelError) as error:
+        _fail(str(error), 2)
+    except StackError as error:
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        _fail("interrupted; everything that was started has been ended", 130)
+
+
+def _interrupted(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    say(f"glm53: {message}")
+    raise typer.Exit(code)
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=1) + "\n")

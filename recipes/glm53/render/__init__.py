@@ -1,0 +1,1 @@
+"""Renderers: pure functions from a deployment to what one kind of place runs."""
