@@ -1,4 +1,4 @@
-"""Contract pinned: the package index's torchvision does not import by itself beside the CPU build of torch."""
+"""Contract pinned: the torchvision of the package index does not import by itself beside the CPU torch."""
 
 import subprocess
 import sys
