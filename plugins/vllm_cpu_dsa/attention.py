@@ -41,12 +41,11 @@ def attend(
     Rows of ``out`` that belong to no request are left alone. Computes in float32.
     """
     for request in batch.requests:
-        _attend_request(cache, batch.block_size, request, q, selected, scale, rows, out)
+        _attend_request(cache, request, q, selected, scale, rows, out)
 
 
 def _attend_request(
     cache: torch.Tensor,
-    block_size: int,
     request: Request,
     q: torch.Tensor,
     selected: torch.Tensor,
@@ -54,6 +53,7 @@ def _attend_request(
     rows: RowFormat,
     out: torch.Tensor,
 ) -> None:
+    block_size = cache.shape[1]
     width = min(selected.shape[1], request.context)
     for first, last in chunks(request.start, request.stop, GATHERED_BYTES // (4 * q.shape[2] * width)):
         picked = selected[first:last, :width].long()

@@ -2,13 +2,184 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from typing import Any
 
-from vllm_cpu_dsa.rows import row_format
+from vllm_cpu_dsa.errors import Unsupported
+from vllm_cpu_dsa.rows import LATENT, ROPE, row_format
 
-__all__ = ["check"]
+__all__ = ["BLOCK_SIZE", "check", "is_served"]
+
+BLOCK_SIZE = 64
+"""Tokens of a kernel block; the indexer's page format is defined for this size."""
+
+INDEX_HEAD_DIM = 128
+
+ARCHITECTURES = ("GlmMoeDsaForCausalLM", "DeepseekV32ForCausalLM")
+DRAFTS = ("DeepseekV32MTPModel", "DeepSeekMTPModel")
+
+
+def is_served(model_config: Any) -> bool:
+    """Whether the model, or the draft model, is one whose sparse attention this plugin computes.
+
+    Other models with an indexer (another selection rule, other caches) stay with stock, which refuses them.
+    """
+    if model_config is None:
+        return False
+    architectures = set(model_config.architectures)
+    if architectures.intersection(ARCHITECTURES):
+        return True
+    return bool(architectures.intersection(DRAFTS)) and hasattr(model_config.hf_text_config, "index_topk")
 
 
 def check(vllm_config: Any) -> None:
     """Raise `Unsupported` for the first setting of ``vllm_config`` that cannot work."""
-    row_format(vllm_config.cache_config.cache_dtype)
+    for finding in _findings(vllm_config):
+        raise finding
+
+
+def _findings(vllm_config: Any) -> Iterator[Unsupported]:
+    yield from _model(vllm_config.model_config.hf_text_config)
+    yield from _cache(vllm_config.cache_config)
+    yield from _parallel(vllm_config.parallel_config)
+    yield from _engine(vllm_config)
+
+
+def _model(config: Any) -> Iterator[Unsupported]:
+    topk = getattr(config, "index_topk", None)
+    if not isinstance(topk, int) or topk < 1:
+        yield Unsupported(
+            f"index_topk={topk!r}",
+            "the indexer must know how many tokens a query attends to",
+            "a positive integer (GLM-5.3 has 2048)",
+            "Correct index_topk in the model's config.json",
+        )
+    for name, only in (
+        ("kv_lora_rank", LATENT),
+        ("qk_rope_head_dim", ROPE),
+        ("index_head_dim", INDEX_HEAD_DIM),
+    ):
+        if (value := getattr(config, name, None)) != only:
+            yield Unsupported(
+                f"{name}={value!r}",
+                "the cache formats are defined for the sizes of GLM-5 and DeepSeek-V3.2",
+                f"{name}={only}",
+                "Use a model with these sizes; other sizes of the model are free",
+            )
+    declared, derived = getattr(config, "indexer_types", None), _indexer_types(config)
+    if declared is not None and list(declared) != derived:
+        yield Unsupported(
+            f"indexer_types={list(declared)}",
+            f"vLLM ignores this key and would share indices as {derived}, from index_topk_pattern or else "
+            "index_topk_freq and index_skip_topk_offset",
+            "keys that agree",
+            "Set index_topk_pattern (F for full, S for shared, one letter a layer) in config.json",
+        )
+
+
+def _indexer_types(config: Any) -> list[str]:
+    """Which layers own an indexer, as vLLM's model code reads the config."""
+    pattern = getattr(config, "index_topk_pattern", None)
+    freq = getattr(config, "index_topk_freq", 1)
+    offset = getattr(config, "index_skip_topk_offset", 2)
+    types = []
+    for layer in range(config.num_hidden_layers):
+        if pattern is None:
+            shared = max(layer - offset + 1, 0) % freq != 0
+        else:
+            shared = layer < len(pattern) and pattern[layer] == "S"
+        types.append("shared" if shared else "full")
+    return types
+
+
+def _cache(cache_config: Any) -> Iterator[Unsupported]:
+    row_format(cache_config.cache_dtype)
+    size = cache_config.block_size
+    if size % BLOCK_SIZE:
+        yield Unsupported(
+            f"--block-size {size}",
+            f"an indexer page holds {BLOCK_SIZE} keys, then their scales, and cannot be split further",
+            f"multiples of {BLOCK_SIZE}",
+            f"Drop --block-size (the default is {BLOCK_SIZE})",
+        )
+    layout = os.environ.get("VLLM_KV_CACHE_LAYOUT", "")
+    if size != BLOCK_SIZE and layout.startswith("BL"):
+        yield Unsupported(
+            f"--block-size {size} with VLLM_KV_CACHE_LAYOUT={layout}",
+            "block-outermost rows hold one page of each layer, which cannot be split into indexer pages",
+            f"--block-size {BLOCK_SIZE}, or a layer-outermost layout",
+            "Drop --block-size",
+        )
+
+
+def _parallel(parallel_config: Any) -> Iterator[Unsupported]:
+    for name, flag, why in (
+        (
+            "pipeline_parallel_size",
+            "--pipeline-parallel-size",
+            "vLLM does not pass the selected indices on to the next stage, where layers may share them",
+        ),
+        (
+            "decode_context_parallel_size",
+            "--decode-context-parallel-size",
+            "the CPU indexer selects from a whole context, not from one rank's part of it",
+        ),
+        (
+            "prefill_context_parallel_size",
+            "--prefill-context-parallel-size",
+            "the CPU indexer selects from a whole context, not from one rank's part of it",
+        ),
+    ):
+        if (value := getattr(parallel_config, name)) > 1:
+            yield Unsupported(
+                f"{flag} {value}", why, f"{flag} 1", "Use --tensor-parallel-size, or start more workers"
+            )
+
+
+def _engine(vllm_config: Any) -> Iterator[Unsupported]:
+    if vllm_config.use_v2_model_runner:
+        yield Unsupported(
+            "VLLM_USE_V2_MODEL_RUNNER=1",
+            "the CPU worker's second model runner needs Triton kernels for its batch metadata",
+            "the first model runner",
+            "Set VLLM_USE_V2_MODEL_RUNNER=0",
+        )
+    mode = vllm_config.compilation_config.mode
+    if mode:
+        yield Unsupported(
+            f"compilation mode {getattr(mode, 'name', mode)}",
+            "tracing removes the indexer's writes to the shared selection",
+            "mode NONE",
+            "Pass --enforce-eager",
+        )
+    if "+rotary_embedding" in vllm_config.compilation_config.custom_ops:
+        yield Unsupported(
+            'custom_ops=["+rotary_embedding"]',
+            "vLLM's compiled CPU rotary op rotates only the first head of the tensors that MLA passes it",
+            "its torch version, which this platform selects",
+            "Remove +rotary_embedding",
+        )
+    attention = vllm_config.attention_config
+    if attention.backend is not None:
+        yield Unsupported(
+            f"--attention-backend {getattr(attention.backend, 'name', attention.backend)}",
+            "it has no sparse attention on the CPU",
+            "no choice, because the platform has one backend for these models",
+            "Drop --attention-backend",
+        )
+    if attention.indexer_kv_dtype not in ("auto", "fp8"):
+        yield Unsupported(
+            f"indexer_kv_dtype={attention.indexer_kv_dtype}",
+            "the CPU indexer stores its keys as FP8",
+            "auto, fp8",
+            "Drop indexer_kv_dtype from --attention-config",
+        )
+    draft = vllm_config.speculative_config
+    if draft is not None and draft.method != "mtp":
+        yield Unsupported(
+            f"speculative method {draft.method}",
+            "only the model's own MTP layer has been tested with the CPU's sparse attention",
+            "mtp",
+            'Pass --speculative-config \'{"method": "mtp", "num_speculative_tokens": 1}\' or none',
+        )

@@ -87,8 +87,9 @@ def _select_request(
         return
 
     keys, scales = page_views(cache)
-    key = keys[request.blocks].view(FP8).flatten(0, 1)[: request.context].float()
-    scale = scales[request.blocks].view(torch.float32).flatten()[: request.context]
+    blocks = request.blocks[: -(-request.context // cache.shape[1])]
+    key = keys[blocks].view(FP8).flatten(0, 1)[: request.context].float()
+    scale = scales[blocks].view(torch.float32).flatten()[: request.context]
     heads = q.shape[1]
     for first, last in chunks(
         request.start + certain, request.stop, SCORE_BYTES // (4 * heads * request.context)

@@ -53,7 +53,7 @@ class CpuIndexerBuilder(AttentionMetadataBuilder[Any]):
             num_decode_tokens=0,
             num_prefills=common.num_reqs,
             num_prefill_tokens=common.num_actual_tokens,
-            batch=paged_batch(common, self.kv_cache_spec.block_size),
+            batch=paged_batch(common),
         )
 
 

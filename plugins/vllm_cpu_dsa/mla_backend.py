@@ -16,6 +16,7 @@ from vllm.v1.attention.backend import (
 )
 
 from vllm_cpu_dsa.attention import attend, store_rows
+from vllm_cpu_dsa.guards import BLOCK_SIZE
 from vllm_cpu_dsa.paged import PagedBatch
 from vllm_cpu_dsa.rows import LATENT, ROPE, row_format
 
@@ -38,6 +39,10 @@ class CpuSparseMLABackend(AttentionBackend):
     @staticmethod
     def get_impl_cls() -> type[CpuSparseMLAImpl]:
         return CpuSparseMLAImpl
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[Any]:
+        return [BLOCK_SIZE]  # the indexer's, with which every page here shares its blocks
 
     @classmethod
     def get_supported_head_sizes(cls) -> list[int]:
@@ -92,21 +97,20 @@ class CpuSparseMLABuilder(AttentionMetadataBuilder[CpuSparseMLAMetadata]):
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
     ) -> CpuSparseMLAMetadata:
         return CpuSparseMLAMetadata(
-            batch=paged_batch(common_attn_metadata, self.kv_cache_spec.block_size),
+            batch=paged_batch(common_attn_metadata),
             num_actual_tokens=common_attn_metadata.num_actual_tokens,
             num_decodes=common_attn_metadata.num_reqs,
             num_decode_tokens=common_attn_metadata.num_actual_tokens,
         )
 
 
-def paged_batch(common: CommonAttentionMetadata, block_size: int) -> PagedBatch:
+def paged_batch(common: CommonAttentionMetadata) -> PagedBatch:
     """The batch that vLLM's common metadata describes."""
     count = common.num_reqs
     return PagedBatch.of(
         common.query_start_loc_cpu[: count + 1].tolist(),
         common.seq_lens[:count].tolist(),
         common.block_table_tensor,
-        block_size,
     )
 
 
@@ -148,9 +152,9 @@ class CpuSparseMLAImpl(SharedTopkIndicesBuffer, MLAAttentionImpl[CpuSparseMLAMet
         slot_mapping: torch.Tensor,
         kv_cache_dtype: str,
         k_scale: torch.Tensor,
-        **unused: Any,
+        *unused: Any,
     ) -> None:
-        """Write the rows of one step; called before `forward_mqa`."""
+        """Write the rows of one step; called before `forward_mqa`. vLLM 0.33 adds a flag for FP8 rows."""
         if kv_cache.numel() == 0:
             return
         slots = slot_mapping.flatten().long()

@@ -17,7 +17,7 @@ class Request:
 
     start, stop: its rows among the step's tokens.
     context: tokens in its cache once this step's are written; its last query sees all of them.
-    blocks: int64 [ceil(context / block_size) or more], the physical block of each logical block.
+    blocks: int64 [logical blocks], the physical block of each; entries beyond the context are unused.
     """
 
     start: int
@@ -33,27 +33,27 @@ class Request:
 
 @dataclass(frozen=True)
 class PagedBatch:
-    """All requests of one step over caches that share ``block_size``."""
+    """All requests of one step."""
 
     requests: tuple[Request, ...]
-    block_size: int
 
     @classmethod
-    def of(
-        cls, query_start: list[int], seq_lens: list[int], block_table: torch.Tensor, block_size: int
-    ) -> PagedBatch:
+    def of(cls, query_start: list[int], seq_lens: list[int], block_table: torch.Tensor) -> PagedBatch:
         """From vLLM's batch metadata.
 
         query_start: first row of each request, and one past the last row.
         seq_lens: context length of each request.
-        block_table: integer [requests, blocks].
+        block_table: integer [requests, logical blocks].
         """
-        requests = []
-        for row, (start, stop) in enumerate(pairwise(query_start)):
-            if stop > start:
-                used = -(-seq_lens[row] // block_size)
-                requests.append(Request(start, stop, seq_lens[row], block_table[row, :used].long()))
-        return cls(tuple(requests), block_size)
+        return cls(
+            tuple(
+                Request(start, stop, context, blocks.long())
+                for (start, stop), context, blocks in zip(
+                    pairwise(query_start), seq_lens, block_table, strict=False
+                )
+                if stop > start
+            )
+        )
 
 
 def chunks(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:

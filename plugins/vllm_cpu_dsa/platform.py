@@ -8,15 +8,12 @@ from typing import Any
 
 from vllm.platforms.cpu import CpuPlatform
 
-from vllm_cpu_dsa.guards import check
+from vllm_cpu_dsa.guards import BLOCK_SIZE, check, is_served
 
 __all__ = ["CpuDsaPlatform"]
 
 # A child of vLLM's logger, so that the line appears among vLLM's own.
 _log = logging.getLogger("vllm.vllm_cpu_dsa")
-
-BLOCK_SIZE = 64
-"""Tokens a block; the indexer's page format is defined for this size."""
 
 ROTARY_OFF = "-rotary_embedding"
 """vLLM's compiled CPU rotary op misreads the 3-D tensors that MLA passes it; off, its torch version runs."""
@@ -30,7 +27,10 @@ class CpuDsaPlatform(CpuPlatform):
         cls, selected_backend: Any, attn_selector_config: Any, *args: Any, **kwargs: Any
     ) -> str:
         if attn_selector_config.use_sparse:
-            return "vllm_cpu_dsa.mla_backend.CpuSparseMLABackend"
+            from vllm.config import get_current_vllm_config
+
+            if is_served(get_current_vllm_config().model_config):
+                return "vllm_cpu_dsa.mla_backend.CpuSparseMLABackend"
         return super().get_attn_backend_cls(selected_backend, attn_selector_config, *args, **kwargs)
 
     @classmethod
@@ -40,8 +40,7 @@ class CpuDsaPlatform(CpuPlatform):
         Raises `Unsupported` for what the sparse backend cannot serve.
         """
         model = vllm_config.model_config
-        sparse = model is not None and hasattr(model.hf_text_config, "index_topk")
-        if not sparse:
+        if not is_served(model):
             super().check_and_update_config(vllm_config)
         else:
             cache_config, scheduler = vllm_config.cache_config, vllm_config.scheduler_config
@@ -65,10 +64,16 @@ class CpuDsaPlatform(CpuPlatform):
                 ops.append(ROTARY_OFF)
 
     @classmethod
+    def update_block_size_for_backend(cls, vllm_config: Any) -> None:
+        """Leave the block size as `check_and_update_config` settled it; vLLM 0.33 would choose 128 here."""
+        if not is_served(vllm_config.model_config):
+            super().update_block_size_for_backend(vllm_config)
+
+    @classmethod
     def register_triton_kernel_overrides(cls) -> None:
         """vLLM's hook in every worker, before the model is built."""
-        super().register_triton_kernel_overrides()
         _install()
+        super().register_triton_kernel_overrides()
 
 
 @cache
