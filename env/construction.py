@@ -53,8 +53,7 @@ class Construction:
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir(parents=True)
         try:
-            self.steps.say(f"environment {self.line.name} ({self.line.purpose}) in {self.venv}")
-            self.steps.say(f"full output of all steps: {self.steps.log}")
+            self.steps.begin(f"environment {self.line.name} ({self.line.purpose}) in {self.venv}")
             stack = found.stack if found and not stamp.drift(self.line, self.venv) else ""
             self._virtual_environment(found is None, stack)
             if stack == self.goal.stack:

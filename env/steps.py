@@ -71,8 +71,12 @@ class Steps:
         self.held = () if lock is None else (lock,)
         self.number = 0
         self.started = time.monotonic()
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text("")
+
+    def begin(self, title: str) -> None:
+        """Empty the log and say what the steps are for."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.log.write_text("")
+        self.say(f"{title}; full output: {self.log}")
 
     def say(self, text: str) -> None:
         print(text, file=self.out, flush=True)

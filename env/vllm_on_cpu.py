@@ -52,6 +52,8 @@ def take_out(libraries: list[str], work: Path) -> list[Path]:
         for file in files:
             with archive.open(f"vllm/{file.name}") as source, file.open("wb") as sink:
                 shutil.copyfileobj(source, sink, 1 << 20)
+            # Environments share the cached file through hard links.
+            file.chmod(0o444)
     return files
 
 

@@ -19,7 +19,9 @@ SLEEP = "import os, pathlib, time; pathlib.Path({!r}).write_text(str(os.getpid()
 
 def _steps(folder: Path) -> tuple[Steps, io.StringIO]:
     out = io.StringIO()
-    return Steps(total=2, log=folder / "setup.log", out=out), out
+    run = Steps(total=2, log=folder / "setup.log", out=out)
+    run.begin("trial")
+    return run, out
 
 
 def _python(code: str) -> list[str]:
@@ -43,9 +45,10 @@ def test_each_step_is_announced_with_its_number_and_closed_with_its_time(tmp_pat
         run.run([_python("print('hello')")])
 
     lines = out.getvalue().splitlines()
-    assert lines[0] == "[1/2] first"
-    assert lines[1].startswith("[1/2] done in 0 s")
-    assert lines[2] == "[2/2] second"
+    assert lines[0].startswith("trial; full output: ")
+    assert lines[1] == "[1/2] first"
+    assert lines[2].startswith("[1/2] done in 0 s")
+    assert lines[3] == "[2/2] second"
 
 
 def test_output_goes_to_the_log_without_the_notices_of_absent_local_folders(tmp_path: Path) -> None:
@@ -55,7 +58,7 @@ def test_output_goes_to_the_log_without_the_notices_of_absent_local_folders(tmp_
 
     assert "kept\n" in run.log.read_text()
     assert "is ignored: absent\n" not in run.log.read_text().replace("print(", "")
-    assert out.getvalue() == ""
+    assert "kept" not in out.getvalue()
 
 
 def test_commands_run_side_by_side(tmp_path: Path) -> None:
