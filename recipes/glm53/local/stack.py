@@ -136,6 +136,11 @@ class Stack:
                 found += [json.loads(line) for line in process.transfer_log.read_text().splitlines()]
         return found
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs in its environment to talk to this stack over Dynamo's request plane."""
+        return next(process.env for process in self._processes if process.role == "frontend")
+
     def log_of(self, name: str) -> Path:
         """The log file of one process."""
         return self._log(name)

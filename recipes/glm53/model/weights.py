@@ -118,6 +118,7 @@ def values(tensor: Tensor, seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     scaled = np.float32(1.6 / sqrt(tensor.dims[-1])) * normal
     if source == _HEAD:
         scaled[~_readable()] *= np.float32(0.25)
+        scaled[_whitespace()] = 0
     return scaled
 
 
@@ -132,7 +133,13 @@ def _normal(count: int, seed: int, name: str) -> np.ndarray[Any, np.dtype[np.flo
 def _readable() -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Tokens that are ASCII text. The output head prefers them, so greedy answers can be read as they stream
     and do not end by chance at a turn marker."""
-    return np.array([byte == 0x0A or 0x20 <= byte < 0x7F for byte in range(len(VOCABULARY))])
+    return np.array([0x20 < token < 0x7F for token in range(len(VOCABULARY))])
+
+
+def _whitespace() -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Tokens that are white space. The grammars of tool calls allow it without end between the parts of a call;
+    a logit of 0 loses against every part whose logit is positive, so forced calls come to their end."""
+    return np.array([token < 0x80 and chr(token).isspace() for token in range(len(VOCABULARY))])
 
 
 def write(shape: Shape, path: Path) -> None:

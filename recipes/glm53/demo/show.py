@@ -1,0 +1,52 @@
+"""The demo's report for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["show"]
+
+
+def show(report: dict[str, Any], console: Console) -> None:
+    """Print turns, transfers, the summary and the verdicts of a report."""
+    turns = Table("agent", "turn", "prompt", "cached", "router", "TTFT s", "ITL ms", "answer", title="Turns, block rows")
+    for turn in report["turns"]:
+        calls = ", ".join(call["name"] for call in turn["tool_calls"])
+        rate = turn["router_hit_rate"]
+        turns.add_row(
+            str(turn["session"]),
+            str(turn["turn"]),
+            str(turn["prompt_tokens"]),
+            str(turn["cached_tokens"]),
+            "" if rate is None else f"{rate:.0%}",
+            f"{turn['ttft_s']:.2f}",
+            f"{turn['itl_p50_s'] * 1e3:.0f}",
+            calls or f"text, {turn['completion_tokens']} tokens",
+        )
+    console.print(turns)
+    moved = Table("layout", "transfers", "blocks", "runs", "regions", "descriptors", "MB", title="KV transfers")
+    for run in (report, report["baseline"]):
+        rows = run["transfers"]
+        moved.add_row(
+            run["layout"],
+            str(len(rows)),
+            *(str(sum(one[key] for one in rows)) for key in ("blocks", "runs")),
+            "/".join(sorted({str(one["regions"]) for one in rows})),
+            str(sum(one["descriptors"] for one in rows)),
+            f"{sum(one['bytes'] for one in rows) / 1e6:.1f}",
+        )
+    console.print(moved)
+    for line in report["summary"]:
+        console.print(line, highlight=False)
+    _verdict(console, "outputs equal one aggregated worker's", report["outputs_equal"])
+    _verdict(console, "default layout equal too", report["baseline"]["outputs_equal"])
+    _verdict(console, "negative control: decode continued the context that prefill was given", report["negative_control"])
+    if report["first_difference"]:
+        console.print(f"first difference: {report['first_difference']}", highlight=False, markup=False)
+
+
+def _verdict(console: Console, what: str, holds: bool) -> None:
+    console.print(f"[{'green' if holds else 'red'}]{'yes' if holds else 'NO '}[/] {what}", highlight=False)
