@@ -55,7 +55,7 @@ class Construction:
         try:
             self.steps.begin(f"environment {self.line.name} ({self.line.purpose}) in {self.venv}")
             stack = found.stack if found and not stamp.drift(self.line, self.venv) else ""
-            self._virtual_environment(found is None, stack)
+            self._virtual_environment(stack)
             if stack == self.goal.stack:
                 self.steps.skip(3, "the pinned packages are in place")
             else:
@@ -88,11 +88,13 @@ class Construction:
             return None
         return found
 
-    def _virtual_environment(self, new: bool, stack: str) -> None:
+    def _virtual_environment(self, stack: str) -> None:
+        """Mark the folder as in work, and make sure that it has an interpreter and pip."""
         with self.steps.step("virtual environment"):
             self.venv.mkdir(parents=True, exist_ok=True)
             stamp.Stamp(self.line.name, self.goal.python, stack=stack).write(self.venv)
-            if new or not self.python.exists():
+            stamp.drop_half_installed(self.venv)
+            if stack != self.goal.stack or not self.python.exists():
                 self.steps.run([[sys.executable, "-m", "venv", str(self.venv)]], self.env)
 
     def _pinned_packages(self) -> Path | None:
@@ -103,7 +105,6 @@ class Construction:
         ordered = sorted(pins, key=lambda name: name != "torch")
         listed.write_text("".join(f"{name}=={pins[name]}\n" for name in ordered))
         kernels = self.cache.find(vllm_on_cpu.kernels_key(self.line, self.libraries))
-        stamp.drop_half_installed(self.venv)
         with self.steps.step(f"{len(pins)} pinned packages, nothing resolved"):
             for entry in self.line.accepted:
                 self.steps.say(f"      {entry.distribution} comes without {entry.requires}: {entry.reason}")

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
+REPOSITORY = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
 # What vLLM, Dynamo and NIXL bring and pin themselves: a serving image has it, and nobody else needs it.
@@ -42,3 +43,15 @@ def test_nothing_asks_for_what_the_serving_image_brings(extra: str) -> None:
     texts = PROJECT["dependencies"] if extra == "core" else EXTRAS[extra]
 
     assert {each.name for each in _requirements(*texts)} & BROUGHT_BY_THE_IMAGE == set()
+
+
+def test_every_package_folder_is_part_of_the_distribution() -> None:
+    """An editable install hides a forgotten one; a wheel would lack it."""
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]
+
+    found = {
+        ".".join(init.parent.relative_to(REPOSITORY / root).parts)
+        for root in ("plugins", "recipes")
+        for init in (REPOSITORY / root).rglob("__init__.py")
+    }
+    assert set(settings["packages"]) == found
