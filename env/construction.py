@@ -46,8 +46,8 @@ class Construction:
         Raises `Refusal` if the folder is not ours or belongs to another line or the machine lacks something,
         `StepFailed` if a command fails.
         """
-        found = self._adoptable(anew)
         refusals.check_compiler()
+        found = self._adoptable(anew)
         needed = refusals.FINISH_ENVIRONMENT_BYTES if found else refusals.NEW_ENVIRONMENT_BYTES
         refusals.check_disk(self.venv, needed)
         shutil.rmtree(self.work, ignore_errors=True)
