@@ -54,7 +54,8 @@ def _attend_request(
     out: torch.Tensor,
 ) -> None:
     block_size = cache.shape[1]
-    width = min(selected.shape[1], request.context)
+    # Always the full width, so that a token's sums do not depend on what shares its batch.
+    width = selected.shape[1]
     for first, last in chunks(request.start, request.stop, GATHERED_BYTES // (4 * q.shape[2] * width)):
         picked = selected[first:last, :width].long()
         none = picked < 0

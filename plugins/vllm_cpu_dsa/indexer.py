@@ -98,8 +98,24 @@ def _select_request(
         per_head = (
             (q[first:last].float().flatten(0, 1) @ key[:seen].T).relu_().view(last - first, heads, seen)
         )
-        score = torch.bmm(weights[first:last, None].float(), per_head).squeeze(1).mul_(scale[:seen])
+        score = _sum_heads(per_head.mul_(weights[first:last, :, None].float())).mul_(scale[:seen])
         position = torch.arange(seen)
         own = torch.arange(seen - (last - first), seen)
         score.masked_fill_(position > own[:, None], float("-inf"))
-        out[first:last, :topk] = score.topk(topk, dim=-1, sorted=False).indices.to(out.dtype)
+        best = score.topk(topk, dim=-1, sorted=False).indices
+        # In the order of the context: attention then adds up in an order that does not depend on the batch.
+        out[first:last, :topk] = best.sort(dim=-1).values.to(out.dtype)
+
+
+def _sum_heads(products: torch.Tensor) -> torch.Tensor:
+    """Sum of ``products`` [queries, heads, keys] over heads, in place, by halves.
+
+    A matrix product would do, but its order of summation changes with the number of keys, and the last bit of a
+    score can decide what is selected.
+    """
+    heads = products.shape[1]
+    while heads > 1:
+        half = heads // 2
+        products[:, :half] += products[:, heads - half : heads]
+        heads -= half
+    return products[:, 0]

@@ -79,8 +79,10 @@ class CpuDsaPlatform(CpuPlatform):
 @cache
 def _install() -> None:
     from vllm_cpu_dsa.indexer_backend import CpuSparseAttnIndexer, SparseAttnIndexer
+    from vllm_cpu_dsa import invariance
     from vllm_cpu_dsa.patches import REGISTER
 
+    invariance.install()
     report = REGISTER.apply()
     SparseAttnIndexer.register_oot(CpuSparseAttnIndexer, name=SparseAttnIndexer.__name__)
     _log.info("sparse MLA and the DSA indexer run in plain torch; %s", report)
