@@ -25,9 +25,7 @@ class Construction:
     The stamp in the folder names the line from the first step on, and bears the hashes only after the last.
     """
 
-    def __init__(
-        self, line: Line, venv: Path, cache: Path, goal: stamp.Stamp, libraries: list[str], lock: int
-    ) -> None:
+    def __init__(self, line: Line, venv: Path, cache: Path, goal: stamp.Stamp, libraries: list[str], lock: int) -> None:
         self.line, self.venv, self.goal, self.libraries = line, venv, goal, libraries
         self.work = cache / f"work-{venv.name}"
         self.steps = Steps(total=6, log=cache / f"setup-{venv.name}.log", lock=lock)

@@ -26,9 +26,7 @@ def check_python(version: tuple[int, int] | None = None) -> None:
     if seen in SUPPORTED:
         return
     other = _supported_interpreter()
-    step = (
-        f"run `{other} env/setup_env.py ...` or `make PYTHON={other} ...`" if other else "install one of them"
-    )
+    step = f"run `{other} env/setup_env.py ...` or `make PYTHON={other} ...`" if other else "install one of them"
     raise Refusal(
         f"Python {seen[0]}.{seen[1]} ({sys.executable}) is not supported: the pinned versions "
         "were resolved for Python 3.11 and 3.12 only. "

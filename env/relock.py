@@ -26,9 +26,7 @@ HEADER = """\
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--line", required=True, help=f"one of {', '.join(line_names())}")
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions that fit")
     args = parser.parse_args()
@@ -47,9 +45,7 @@ def main() -> int:
 def resolve(line: Line, python: str, pins: dict[str, str], strict: bool) -> dict[str, str]:
     """Return name -> version for one Python; `pins` are preferences, or conditions if `strict`."""
     with tempfile.TemporaryDirectory() as folder:
-        wanted, overrides, output = (
-            Path(folder) / name for name in ("wanted.in", "overrides.txt", "lock.txt")
-        )
+        wanted, overrides, output = (Path(folder) / name for name in ("wanted.in", "overrides.txt", "lock.txt"))
         constraints = Path(folder) / "constraints.txt"
         known = "".join(f"{name}=={version}\n" for name, version in pins.items())
         output.write_text("" if strict else known)
@@ -103,9 +99,7 @@ def _pip_settings() -> list[str]:
     options: dict[tuple[str, str], None] = {}
     for line in listed.splitlines():
         name, _, value = line.partition("=")
-        option = {"find-links": "--find-links", "extra-index-url": "--extra-index-url"}.get(
-            name.rpartition(".")[2]
-        )
+        option = {"find-links": "--find-links", "extra-index-url": "--extra-index-url"}.get(name.rpartition(".")[2])
         for place in value.strip("'\"").split() if option else ():
             if not place.startswith("file:") or Path(place.removeprefix("file://")).exists():
                 options[option or "", place] = None

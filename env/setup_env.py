@@ -39,12 +39,8 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--line", default=default_line(), help=f"one of {', '.join(line_names())}")
-    parser.add_argument(
-        "--venv", type=Path, help="folder of the environment (default .venv, or .venv-<line>)"
-    )
-    parser.add_argument(
-        "--cache", type=Path, default=REPOSITORY / ".cache", help="folder of reusable results"
-    )
+    parser.add_argument("--venv", type=Path, help="folder of the environment (default .venv, or .venv-<line>)")
+    parser.add_argument("--cache", type=Path, default=REPOSITORY / ".cache", help="folder of reusable results")
     parser.add_argument("--force", action="store_true", help="delete the environment first and build it anew")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
     args = parser.parse_args(argv)

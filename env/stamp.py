@@ -61,9 +61,7 @@ def drift(line: Line, venv: Path) -> list[str]:
             continue
         name, _, version = info.name.removesuffix(".dist-info").rpartition("-")
         held.add((normalised(name), version))
-    return sorted(
-        f"{name}=={version}" for name, version in line.pins().items() if (name, version) not in held
-    )
+    return sorted(f"{name}=={version}" for name, version in line.pins().items() if (name, version) not in held)
 
 
 def drop_half_installed(venv: Path) -> None:

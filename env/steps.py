@@ -122,9 +122,7 @@ class Steps:
                 codes = [child.poll() for child in children]
                 failed = next((i for i, code in enumerate(codes) if code), None)
                 if failed is not None:
-                    raise StepFailed(
-                        explain(commands[failed], codes[failed] or 0, _text(logs[failed]), self.log)
-                    )
+                    raise StepFailed(explain(commands[failed], codes[failed] or 0, _text(logs[failed]), self.log))
                 if all(code == 0 for code in codes):
                     return
                 if time.monotonic() - told >= HEARTBEAT_S:

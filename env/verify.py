@@ -34,15 +34,11 @@ def file_problems(distributions: Iterable[metadata.Distribution]) -> list[str]:
         files = [file for file in distribution.files or () if file.suffix != ".pyc"]
         gone = [file for file in files if not os.path.exists(file.locate())]
         if gone:
-            problems.append(
-                f"{distribution.name} {distribution.version} lacks {len(gone)} files, as {gone[0]}"
-            )
+            problems.append(f"{distribution.name} {distribution.version} lacks {len(gone)} files, as {gone[0]}")
     return problems
 
 
-def unmet(
-    installed: Mapping[str, str], requirements: Mapping[str, Iterable[str]]
-) -> dict[tuple[str, str], str]:
+def unmet(installed: Mapping[str, str], requirements: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], str]:
     """Return (distribution, what it requires) -> sentence for every requirement that is not met.
 
     `requirements` holds the Requires-Dist texts of each distribution; those of extras do not count.

@@ -33,9 +33,7 @@ def discover(plugins: Path) -> list[Register]:
     for path in sorted(plugins.glob("*/patches.py")):
         found = getattr(importlib.import_module(f"{path.parent.name}.patches"), "REGISTER", None)
         if not isinstance(found, Register):
-            raise TypeError(
-                f"{path}: REGISTER={found!r}; it must be a stockpatch.Register. Define REGISTER there."
-            )
+            raise TypeError(f"{path}: REGISTER={found!r}; it must be a stockpatch.Register. Define REGISTER there.")
         registers.append(found)
     return registers
 

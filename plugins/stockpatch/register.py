@@ -87,8 +87,7 @@ class Report:
 
     def __str__(self) -> str:
         rows = ", ".join(
-            f"{row.id} {row.status}" + (f" ({row.reason})" if row.status == "skipped" else "")
-            for row in self.rows
+            f"{row.id} {row.status}" + (f" ({row.reason})" if row.status == "skipped" else "") for row in self.rows
         )
         return f"{self.plugin}: {rows or 'no patches'}"
 
@@ -142,9 +141,7 @@ class Register:
             change = self._plan(patch)
             for other, earlier in planned.items():
                 if earlier.target.same_place(change.target):
-                    raise self._error(
-                        patch, change.target, f"is also replaced by {other!r}; make them one record"
-                    )
+                    raise self._error(patch, change.target, f"is also replaced by {other!r}; make them one record")
             planned[patch.id] = change
             rows.append(Row(patch.id, "applied", "", str(change.target)))
         self._put(planned)
@@ -172,9 +169,7 @@ class Register:
         """
         for key, change in reversed(list(self._changes.items())):
             if change.target.read() is not change.after:
-                raise PatchError(
-                    f"{self.plugin}: {change.target} was replaced again since {key!r} was applied"
-                )
+                raise PatchError(f"{self.plugin}: {change.target} was replaced again since {key!r} was applied")
             change.target.write(change.before)
             del self._changes[key]
         self._rows.clear()
@@ -190,9 +185,7 @@ class Register:
         wanted = set(ids)
         known = [patch.id for patch in self.patches]
         if unknown := sorted(wanted.difference(known)):
-            raise ValueError(
-                f"{self.plugin} has no patch {unknown[0]!r}; it has {', '.join(known) or 'none'}"
-            )
+            raise ValueError(f"{self.plugin} has no patch {unknown[0]!r}; it has {', '.join(known) or 'none'}")
         return [patch for patch in self.patches if patch.id in wanted]
 
     def _settled(self, patch: Patch) -> Row | None:

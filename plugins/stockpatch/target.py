@@ -78,9 +78,7 @@ class Target:
         if expected is None:
             return
         if not callable(plain):
-            raise TargetError(
-                f"is a {type(plain).__name__} and has no parameters, but {expected} are expected"
-            )
+            raise TargetError(f"is a {type(plain).__name__} and has no parameters, but {expected} are expected")
         seen = tuple(inspect.signature(plain).parameters)
         if seen != expected:
             raise TargetError(f"has the parameters {seen} and no longer {expected}")

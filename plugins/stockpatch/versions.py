@@ -92,9 +92,7 @@ class Window:
 
     def __post_init__(self) -> None:
         if isinstance(self.distributions, str) or not self.distributions:
-            raise ValueError(
-                f"distributions={self.distributions!r} must be a tuple of names, such as ('vllm',)"
-            )
+            raise ValueError(f"distributions={self.distributions!r} must be a tuple of names, such as ('vllm',)")
         try:
             parts = list(self._parsed)
         except InvalidSpecifier:

@@ -103,8 +103,7 @@ def peer_differences(mine: Mapping[str, Any], peer: Mapping[str, Any]) -> list[s
         here, there = mine.get(field), peer.get(field)
         if _plain(here) != _plain(there):
             found.append(
-                f"{field} is {_brief(here, there)} here and {_brief(there, here)} at the peer: "
-                f"make {setting} equal"
+                f"{field} is {_brief(here, there)} here and {_brief(there, here)} at the peer: make {setting} equal"
             )
     return found
 

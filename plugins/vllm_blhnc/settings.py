@@ -29,9 +29,7 @@ class Settings:
     def __post_init__(self) -> None:
         if self.layout not in ("BLHNC", "stock"):
             raise ValueError(_refusal("layout", self.layout, '"BLHNC" or "stock"'))
-        if self.transfer_log is not None and (
-            not isinstance(self.transfer_log, str) or not self.transfer_log
-        ):
+        if self.transfer_log is not None and (not isinstance(self.transfer_log, str) or not self.transfer_log):
             raise ValueError(_refusal("transfer_log", self.transfer_log, "a file path"))
         delay = self.progress_delay_us
         if delay is not None and (type(delay) is not int or not 0 <= delay <= 1_000_000):

@@ -132,9 +132,7 @@ def _parallel(parallel_config: Any) -> Iterator[Unsupported]:
         ),
     ):
         if (value := getattr(parallel_config, name)) > 1:
-            yield Unsupported(
-                f"{flag} {value}", why, f"{flag} 1", "Use --tensor-parallel-size, or start more workers"
-            )
+            yield Unsupported(f"{flag} {value}", why, f"{flag} 1", "Use --tensor-parallel-size, or start more workers")
 
 
 def _engine(vllm_config: Any) -> Iterator[Unsupported]:

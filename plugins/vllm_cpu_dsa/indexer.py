@@ -80,9 +80,7 @@ def _select_request(
     if certain:
         position = torch.arange(request.first_position + certain, dtype=out.dtype)
         ahead = position > position[request.first_position :, None]
-        out[request.start : request.start + certain, : len(position)] = position.expand_as(ahead).masked_fill(
-            ahead, -1
-        )
+        out[request.start : request.start + certain, : len(position)] = position.expand_as(ahead).masked_fill(ahead, -1)
     if request.start + certain == request.stop:
         return
 
@@ -91,13 +89,9 @@ def _select_request(
     key = keys[blocks].view(FP8).flatten(0, 1)[: request.context].float()
     scale = scales[blocks].view(torch.float32).flatten()[: request.context]
     heads = q.shape[1]
-    for first, last in chunks(
-        request.start + certain, request.stop, SCORE_BYTES // (4 * heads * request.context)
-    ):
+    for first, last in chunks(request.start + certain, request.stop, SCORE_BYTES // (4 * heads * request.context)):
         seen = request.first_position + last - request.start
-        per_head = (
-            (q[first:last].float().flatten(0, 1) @ key[:seen].T).relu_().view(last - first, heads, seen)
-        )
+        per_head = (q[first:last].float().flatten(0, 1) @ key[:seen].T).relu_().view(last - first, heads, seen)
         score = _sum_heads(per_head.mul_(weights[first:last, :, None].float())).mul_(scale[:seen])
         position = torch.arange(seen)
         own = torch.arange(seen - (last - first), seen)

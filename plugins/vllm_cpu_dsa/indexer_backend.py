@@ -36,9 +36,7 @@ class CpuIndexerMetadata(DeepseekV32IndexerMetadata):
 class CpuIndexerBuilder(AttentionMetadataBuilder[Any]):
     """Builds the batch from vLLM's common metadata."""
 
-    def __init__(
-        self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device
-    ) -> None:
+    def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
 
     def build(

@@ -88,9 +88,7 @@ class CpuSparseMLAMetadata(AttentionMetadata):
 class CpuSparseMLABuilder(AttentionMetadataBuilder[CpuSparseMLAMetadata]):
     """Builds the batch from vLLM's common metadata."""
 
-    def __init__(
-        self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device
-    ) -> None:
+    def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
 
     def build(
@@ -159,9 +157,7 @@ class CpuSparseMLAImpl(SharedTopkIndicesBuffer, MLAAttentionImpl[CpuSparseMLAMet
             return
         slots = slot_mapping.flatten().long()
         count = len(slots)
-        store_rows(
-            self._row_view(kv_cache), slots, kv_c_normed[:count], k_pe[:count].reshape(count, -1), self.rows
-        )
+        store_rows(self._row_view(kv_cache), slots, kv_c_normed[:count], k_pe[:count].reshape(count, -1), self.rows)
 
     def forward_mqa(
         self,

@@ -48,9 +48,7 @@ class PagedBatch:
         return cls(
             tuple(
                 Request(start, stop, context, blocks.long())
-                for (start, stop), context, blocks in zip(
-                    pairwise(query_start), seq_lens, block_table, strict=False
-                )
+                for (start, stop), context, blocks in zip(pairwise(query_start), seq_lens, block_table, strict=False)
                 if stop > start
             )
         )

@@ -23,9 +23,7 @@ class CpuDsaPlatform(CpuPlatform):
     """`CpuPlatform` that serves models with a DSA indexer; every other model gets what stock gives it."""
 
     @classmethod
-    def get_attn_backend_cls(
-        cls, selected_backend: Any, attn_selector_config: Any, *args: Any, **kwargs: Any
-    ) -> str:
+    def get_attn_backend_cls(cls, selected_backend: Any, attn_selector_config: Any, *args: Any, **kwargs: Any) -> str:
         if attn_selector_config.use_sparse:
             from vllm.config import get_current_vllm_config
 
@@ -78,8 +76,8 @@ class CpuDsaPlatform(CpuPlatform):
 
 @cache
 def _install() -> None:
-    from vllm_cpu_dsa.indexer_backend import CpuSparseAttnIndexer, SparseAttnIndexer
     from vllm_cpu_dsa import invariance
+    from vllm_cpu_dsa.indexer_backend import CpuSparseAttnIndexer, SparseAttnIndexer
     from vllm_cpu_dsa.patches import REGISTER
 
     invariance.install()

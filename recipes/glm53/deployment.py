@@ -117,7 +117,12 @@ class Deployment(_Strict):
         workers, engine = self.workers, self.engine
         if not (workers.prefill or workers.decode or workers.aggregated):
             found.append(
-                Finding("no-workers", "workers", "there is no worker.", "Set prefill and decode, or aggregated, to 1 or more.")
+                Finding(
+                    "no-workers",
+                    "workers",
+                    "there is no worker.",
+                    "Set prefill and decode, or aggregated, to 1 or more.",
+                )
             )
         if bool(workers.prefill) != bool(workers.decode):
             found.append(
@@ -169,9 +174,7 @@ class Deployment(_Strict):
 
     def with_layout(self, layout: Literal["BLHNC", "stock"]) -> Deployment:
         """The same deployment with another KV layout."""
-        return self.model_copy(
-            update={"kv_transfer": self.kv_transfer.model_copy(update={"layout": layout})}
-        )
+        return self.model_copy(update={"kv_transfer": self.kv_transfer.model_copy(update={"layout": layout})})
 
 
 def load(path: Path) -> Deployment:

@@ -19,9 +19,7 @@ def _file(folder: Path, name: str, text: str) -> Path:
 
 def test_hashes_are_sha256(tmp_path: Path) -> None:
     # The published test vector of FIPS 180-2 for "abc".
-    assert sha256(_file(tmp_path, "a", "abc")) == (
-        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    )
+    assert sha256(_file(tmp_path, "a", "abc")) == ("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
 
 
 def test_finds_what_was_stored(tmp_path: Path) -> None:
@@ -37,9 +35,7 @@ def test_finds_what_was_stored(tmp_path: Path) -> None:
     assert said == []
 
 
-@pytest.mark.parametrize(
-    "damage", ["altered", "removed", "added", "no manifest", "bad manifest", "empty manifest"]
-)
+@pytest.mark.parametrize("damage", ["altered", "removed", "added", "no manifest", "bad manifest", "empty manifest"])
 def test_a_damaged_entry_is_told_and_thrown_away(tmp_path: Path, damage: str) -> None:
     cache, said = _cache(tmp_path)
     folder = cache.store("key", [_file(tmp_path, "a.whl", "one")])

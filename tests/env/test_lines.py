@@ -70,9 +70,7 @@ def test_a_lock_file_holds_the_tools_and_nothing_of_cuda(name: str) -> None:
     pins = lines.load(name).pins()
 
     assert [tool for tool in TOOLS if tool not in pins] == []
-    assert [
-        package for package in pins if package in NOWHERE or package.startswith(("nvidia-", "cuda"))
-    ] == []
+    assert [package for package in pins if package in NOWHERE or package.startswith(("nvidia-", "cuda"))] == []
 
 
 @each_line
@@ -85,9 +83,7 @@ def test_every_entry_of_a_lock_file_is_one_exact_version(name: str) -> None:
             assert not set(version) & set(";*<>~@ ")
 
 
-def test_an_entry_without_an_exact_version_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_without_an_exact_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = lines.load("0.31.0")
     monkeypatch.setattr(lines, "HERE", tmp_path)
     (tmp_path / "lock-0.31.0.txt").write_text("numpy>=2\n")

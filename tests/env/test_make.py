@@ -20,9 +20,7 @@ def test_make_alone_lists_the_targets() -> None:
     done = _make()
 
     assert done.returncode == 0, done.stderr
-    assert {f"make {target}" for target in TARGETS} <= {
-        line[:16].rstrip() for line in done.stdout.splitlines()
-    }
+    assert {f"make {target}" for target in TARGETS} <= {line[:16].rstrip() for line in done.stdout.splitlines()}
 
 
 @pytest.mark.parametrize("target", ["demo", "test", "check"])

@@ -52,9 +52,7 @@ def test_a_complete_environment_is_left_as_it_is_and_described(tmp_path: Path) -
     assert not (tmp_path / "cache").exists()
 
 
-@pytest.mark.parametrize(
-    "change", ["no stamp", "in work", "other inputs", "no interpreter", "a package gone"]
-)
+@pytest.mark.parametrize("change", ["no stamp", "in work", "other inputs", "no interpreter", "a package gone"])
 def test_an_environment_is_incomplete_after_any_change(tmp_path: Path, change: str) -> None:
     venv = _complete(tmp_path / "venv")
     goal = _goal(venv)

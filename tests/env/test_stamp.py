@@ -90,9 +90,7 @@ def test_a_missing_a_replaced_and_a_half_installed_package_are_drift(tmp_path: P
 def test_half_installed_packages_and_pips_leftovers_are_dropped(tmp_path: Path) -> None:
     whole = _hold(tmp_path, "numpy", "2.0")
     half = _hold(tmp_path, "torch", "2.13.0", whole=False)
-    leftovers = [
-        stamp.site_packages(tmp_path) / name for name in ("~umpy", "~orch-2.0.dist-info", "~ile.pth")
-    ]
+    leftovers = [stamp.site_packages(tmp_path) / name for name in ("~umpy", "~orch-2.0.dist-info", "~ile.pth")]
     for leftover in leftovers[:2]:
         leftover.mkdir()
     leftovers[2].write_text("")

@@ -140,12 +140,10 @@ CAUSES = {
     "ERROR: Cannot install numpy==2.3.5 because these package versions have conflicting dependencies.\n"
     "    The user requested (constraint) numpy<2": "constraint file",
     "OSError: [Errno 28] No space left on device": "disk is full",
-    "The virtual environment was not created successfully because ensurepip is not "
-    "available.": "venv package",
+    "The virtual environment was not created successfully because ensurepip is not available.": "venv package",
     "WARNING: Retrying (Retry(total=4)) after connection broken by 'NewConnectionError(...): "
     "Failed to establish a new connection: [Errno -3] Temporary failure in name resolution'": "network",
-    "ERROR: Could not find a version that satisfies the requirement mcp==2.3.0 "
-    "(from versions: 2.2.0)": "mirrors",
+    "ERROR: Could not find a version that satisfies the requirement mcp==2.3.0 (from versions: 2.2.0)": "mirrors",
     "fatal error: Python.h: No such file or directory": "python3-dev",
     "something nobody has seen": "read the whole log",
 }

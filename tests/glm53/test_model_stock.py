@@ -33,17 +33,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 
 def _loaded(path: Path) -> tuple[Any, dict[str, Any]]:
-    model, found = transformers.AutoModelForCausalLM.from_pretrained(
-        path, dtype="auto", output_loading_info=True
-    )
+    model, found = transformers.AutoModelForCausalLM.from_pretrained(path, dtype="auto", output_loading_info=True)
     return model.eval(), {key: value for key, value in found.items() if value}
 
 
 @pytest.mark.parametrize("architecture", ["glm_moe_dsa", "deepseek_v32"])
 @pytest.mark.parametrize("layers", [1, 4, 7])
-def test_transformers_loads_every_weight_and_misses_none(
-    folder: Folder, architecture: str, layers: int
-) -> None:
+def test_transformers_loads_every_weight_and_misses_none(folder: Folder, architecture: str, layers: int) -> None:
     model, problems = _loaded(folder(architecture=architecture, layers=layers))
 
     assert problems == {}

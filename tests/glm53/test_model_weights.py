@@ -13,18 +13,14 @@ from glm53.model import Shape
 from glm53.model.tokens import VOCABULARY
 
 np = pytest.importorskip("numpy", reason="needs numpy: pip install 'glm53-blackwell[demo]'")
-safetensors = pytest.importorskip(
-    "safetensors", reason="needs safetensors: pip install 'glm53-blackwell[demo]'"
-)
+safetensors = pytest.importorskip("safetensors", reason="needs safetensors: pip install 'glm53-blackwell[demo]'")
 
 from glm53.model.weights import Tensor, tensors, values, write  # noqa: E402
 
 
 @pytest.mark.parametrize("architecture", ["glm_moe_dsa", "deepseek_v32"])
 @pytest.mark.parametrize("mtp", [False, True])
-def test_the_safetensors_library_reads_every_tensor_as_drawn(
-    tmp_path: Path, architecture: str, mtp: bool
-) -> None:
+def test_the_safetensors_library_reads_every_tensor_as_drawn(tmp_path: Path, architecture: str, mtp: bool) -> None:
     shape = Shape(architecture=architecture, mtp=mtp, hidden=64, experts=2)
     write(shape, tmp_path / "model.safetensors")
     planned = {tensor.name: tensor for tensor in tensors(shape)}

@@ -20,9 +20,7 @@ from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-NETWORK_ERRORS = re.compile(
-    r"error sending request|dns error|Failed to fetch|Connection refused|timed out", re.I
-)
+NETWORK_ERRORS = re.compile(r"error sending request|dns error|Failed to fetch|Connection refused|timed out", re.I)
 LINES = ("0.31.0", "0.32.0", "0.33.0")
 # The project as it stands, and with each extra that a user may install into a serving image.
 WANTED: dict[str, list[str]] = {"core": [], "recipes": ["--extra", "recipes"], "demo": ["--extra", "demo"]}

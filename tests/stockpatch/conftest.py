@@ -62,9 +62,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 @pytest.fixture
-def stock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, install: Install
-) -> Iterator[Callable[[str], None]]:
+def stock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, install: Install) -> Iterator[Callable[[str], None]]:
     """Release 1.2.0 of ``stocklib``, importable; call it with other source to get a changed module."""
     folder = tmp_path / "stock"
     folder.mkdir()

@@ -92,9 +92,7 @@ def test_writes_the_page_and_notices_when_it_is_stale(
     assert main([*arguments, "--check"]) == 1
 
 
-def test_a_patches_module_without_a_register_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_patches_module_without_a_register_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "docs_plug_two").mkdir()
     (tmp_path / "docs_plug_two" / "patches.py").write_text("REGISTER = None\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -103,9 +101,7 @@ def test_a_patches_module_without_a_register_is_an_error(
         discover(tmp_path)
 
 
-def test_says_where_to_run_when_there_is_no_plugins_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_says_where_to_run_when_there_is_no_plugins_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--plugins", str(tmp_path / "nowhere")])
 

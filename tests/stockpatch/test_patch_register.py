@@ -85,9 +85,7 @@ def test_replaces_properties_constants_and_classes() -> None:
     Register(
         "plug",
         [
-            _patch(
-                id="a", target="stocklib:Base.name", replace=lambda p: property(lambda s: p.fget(s) + "!")
-            ),
+            _patch(id="a", target="stocklib:Base.name", replace=lambda p: property(lambda s: p.fget(s) + "!")),
             _patch(id="b", target="stocklib:LIMIT", replace=lambda limit: 2 * limit),
             _patch(id="c", target="stocklib:Sibling", replace=lambda cls: type("Sibling", (cls,), {"x": 1})),
         ],
@@ -259,9 +257,7 @@ def test_an_absent_stock_package_is_an_error_even_for_optional_patches() -> None
 
 
 def test_only_the_named_patches_are_applied_and_the_report_knows_the_rest() -> None:
-    register = Register(
-        "plug", [_patch(id="a"), _patch(id="b", target="stocklib:LIMIT", replace=lambda n: 0)]
-    )
+    register = Register("plug", [_patch(id="a"), _patch(id="b", target="stocklib:LIMIT", replace=lambda n: 0)])
 
     assert [row.id for row in register.apply(["b"]).rows] == ["b"]
     assert [(r.id, r.status, r.reason) for r in register.report().rows] == [

@@ -65,9 +65,7 @@ def test_a_version_is_judged_by_the_release_it_belongs_to(specifier: str, versio
     suffix=st.sampled_from(["", "rc1", "a2", ".dev5", ".post1", "rc1.post2.dev3"]),
     local=st.sampled_from(["", "+cpu", "+cu130", "+g12ab.d20261020"]),
 )
-def test_suffixes_never_move_a_release_across_a_bound(
-    release: tuple[int, int, int], suffix: str, local: str
-) -> None:
+def test_suffixes_never_move_a_release_across_a_bound(release: tuple[int, int, int], suffix: str, local: str) -> None:
     version = ".".join(map(str, release)) + suffix + local
 
     assert ((0, 31, 0) <= release < (0, 34, 0)) == Window(("stocklib",), WINDOW).contains(version)
@@ -235,15 +233,11 @@ def test_select_takes_the_nearest_row_for_a_release_that_only_the_override_admit
     install("stocklib", version)
     monkeypatch.setenv(OVERRIDE, f"stocklib=={version}")
 
-    assert (
-        Window(("stocklib",), WINDOW).select({"==0.31.*": "old", "~=0.32.0": "mid", "==0.33.*": "new"}) == row
-    )
+    assert Window(("stocklib",), WINDOW).select({"==0.31.*": "old", "~=0.32.0": "mid", "==0.33.*": "new"}) == row
 
 
 def test_importing_stockpatch_imports_no_stock_package_and_no_plugin() -> None:
-    code = (
-        "import sys, stockpatch, stockpatch.docs; print(sorted({m.partition('.')[0] for m in sys.modules}))"
-    )
+    code = "import sys, stockpatch, stockpatch.docs; print(sorted({m.partition('.')[0] for m in sys.modules}))"
     seen = set(eval(subprocess.check_output([sys.executable, "-c", code], text=True)))
     allowed = set(sys.stdlib_module_names) | {"stockpatch", "packaging", "__main__"}
     started = set(

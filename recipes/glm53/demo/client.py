@@ -6,6 +6,7 @@ import json
 import statistics
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from openai import OpenAI
@@ -77,10 +78,10 @@ def _ask(
     client: OpenAI, model: str, session: int, number: int, messages: list[dict[str, Any]], tool: str | None
 ) -> Turn:
     began = time.perf_counter()
-    stream = client.chat.completions.create(
+    stream = client.chat.completions.create(  # type: ignore[call-overload]  # plain dicts for its typed ones
         model=model,
-        messages=messages,  # type: ignore[arg-type]
-        tools=TOOLS,  # type: ignore[arg-type]
+        messages=messages,
+        tools=TOOLS,
         tool_choice={"type": "function", "function": {"name": tool}} if tool else "auto",
         temperature=0.0,
         max_tokens=_CALL_TOKENS if tool else _TEXT_TOKENS,
@@ -134,7 +135,7 @@ def _ask(
 
 def _between(arrivals: list[float], timing: dict[str, Any], tokens: int) -> float:
     """Median seconds between streamed pieces, or the server's mean per token if there are too few pieces."""
-    gaps = [later - earlier for earlier, later in zip(arrivals, arrivals[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(arrivals)]
     if len(gaps) >= 3:
         return statistics.median(gaps)
     first_ms = timing.get("ttft_ms", 0.0) + timing.get("kv_transfer_estimated_latency_ms", 0.0)

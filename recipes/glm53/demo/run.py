@@ -194,10 +194,10 @@ def _summary(rows: Run, default: Run, aggregated: Run) -> list[str]:
     ]
     cached = sum(turn.cached_tokens for turn in rows.turns)
     prompts = sum(turn.prompt_tokens for turn in rows.turns)
+    ours, one = (1e3 * mean(turn.itl_p50_s for turn in run.turns) for run in (rows, aggregated))
     lines.append(
-        f"Prefill and decode apart: {len(rows.transfers)} KV transfers fed the decode workers, {cached / max(1, prompts):.0%} "
-        f"of the prompt tokens came from the prefill workers' caches, mean time between tokens "
-        f"{mean(turn.itl_p50_s for turn in rows.turns) * 1e3:.0f} ms against "
-        f"{mean(turn.itl_p50_s for turn in aggregated.turns) * 1e3:.0f} ms on one worker that does both."
+        f"Prefill and decode apart: {len(rows.transfers)} KV transfers fed the decode workers, "
+        f"{cached / max(1, prompts):.0%} of the prompt tokens came from the prefill workers' caches, mean time "
+        f"between tokens {ours:.0f} ms against {one:.0f} ms on one worker that does both."
     )
     return lines

@@ -12,7 +12,9 @@ __all__ = ["show"]
 
 def show(report: dict[str, Any], console: Console) -> None:
     """Print turns, transfers, the summary and the verdicts of a report."""
-    turns = Table("agent", "turn", "prompt", "cached", "router", "TTFT s", "ITL ms", "answer", title="Turns, block rows")
+    turns = Table(
+        "agent", "turn", "prompt", "cached", "router", "TTFT s", "ITL ms", "answer", title="Turns, block rows"
+    )
     for turn in report["turns"]:
         calls = ", ".join(call["name"] for call in turn["tool_calls"])
         rate = turn["router_hit_rate"]
@@ -43,7 +45,9 @@ def show(report: dict[str, Any], console: Console) -> None:
         console.print(line, highlight=False)
     _verdict(console, "outputs equal one aggregated worker's", report["outputs_equal"])
     _verdict(console, "default layout equal too", report["baseline"]["outputs_equal"])
-    _verdict(console, "negative control: decode continued the context that prefill was given", report["negative_control"])
+    _verdict(
+        console, "negative control: decode continued the context that prefill was given", report["negative_control"]
+    )
     if report["first_difference"]:
         console.print(f"first difference: {report['first_difference']}", highlight=False, markup=False)
 

@@ -28,9 +28,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 @app.command()
 def make(
     directory: Directory,
-    layers: Annotated[
-        int, typer.Option(help="Hidden layers; layers 0, 1, 2, 6, 10, ... run an indexer.")
-    ] = 4,
+    layers: Annotated[int, typer.Option(help="Hidden layers; layers 0, 1, 2, 6, 10, ... run an indexer.")] = 4,
     seed: Annotated[int, typer.Option(help="Selects the random weights.")] = 0,
     architecture: Annotated[str, typer.Option(help=" or ".join(ARCHITECTURES) + ".")] = "glm_moe_dsa",
     hidden: Annotated[int, typer.Option(help="Width of the hidden states.")] = 128,
@@ -68,9 +66,7 @@ def make(
     except ModelError as error:
         raise _failed(str(error), code=2) from error
     except OSError as error:
-        raise _failed(
-            f"{directory} cannot be written ({error}). Choose a DIR where you may write.", code=2
-        ) from error
+        raise _failed(f"{directory} cannot be written ({error}). Choose a DIR where you may write.", code=2) from error
     _show(directory, manifest, "made" if written else "already made", as_json)
 
 

@@ -129,9 +129,7 @@ def _refuse_foreign(target: Path) -> None:
     if not target.exists():
         return
     if not target.is_dir():
-        raise ModelError(
-            f"{target} is a file; a model is a folder. Choose another DIR or move the file away."
-        )
+        raise ModelError(f"{target} is a file; a model is a folder. Choose another DIR or move the file away.")
     if not any(target.iterdir()):
         return
     try:

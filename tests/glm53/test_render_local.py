@@ -1,0 +1,130 @@
+"""The local renderer: pure, loopback only, and equal where prefill and decode must be equal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glm53.deployment import Deployment, parse
+from glm53.render.local import Ports, Process, port_count, render
+
+RUN = Path("/run-dir")
+
+
+def _deployment(**overrides: Any) -> Deployment:
+    raw: dict[str, Any] = {
+        "name": "small",
+        "model": {"path": "model", "served_name": "tiny"},
+        "workers": {"prefill": 2, "decode": 3},
+    }
+    return parse(raw | overrides)
+
+
+def _rendered(deployment: Deployment) -> dict[str, Process]:
+    count = port_count(deployment)
+    processes = render(deployment, Ports(8000, tuple(range(9000, 9000 + count))), RUN, "python")
+    return {process.name: process for process in processes}
+
+
+def _option(process: Process, name: str) -> str:
+    return process.argv[process.argv.index(name) + 1]
+
+
+def test_every_role_gets_its_number_of_workers() -> None:
+    names = list(_rendered(_deployment()))
+
+    assert names == ["broker", "frontend", "prefill-0", "prefill-1", "decode-0", "decode-1", "decode-2"]
+
+
+def test_rendering_twice_gives_the_same() -> None:
+    assert _rendered(_deployment()) == _rendered(_deployment())
+
+
+def test_no_two_processes_share_a_port() -> None:
+    processes = _rendered(_deployment()).values()
+    ports = [
+        value
+        for process in processes
+        for key, value in process.env.items()
+        if key in ("DYN_SYSTEM_PORT", "VLLM_NIXL_SIDE_CHANNEL_PORT")
+    ]
+    ports += [address.rpartition(":")[2] for address in _rendered(_deployment())["broker"].argv[-2:]]
+
+    assert len(ports) == len(set(ports)) == port_count(_deployment())
+
+
+def test_refuses_too_few_ports() -> None:
+    deployment = _deployment()
+    with pytest.raises(ValueError, match="small needs 12 ports, got 11"):
+        render(deployment, Ports(8000, tuple(range(11))), RUN, "python")
+
+
+def test_all_addresses_are_loopback() -> None:
+    for process in _rendered(_deployment()).values():
+        text = json.dumps([process.argv, process.env])
+        assert "0.0.0.0" not in text
+        assert "tcp://*" not in text
+        for host in ("DYN_SYSTEM_HOST", "DYN_TCP_RPC_HOST", "DYN_TCP_RESPONSE_STREAM_HOST"):
+            assert process.env[host] == "127.0.0.1"
+
+
+def test_prefill_and_decode_agree_on_everything_but_their_role() -> None:
+    def shared(process: Process) -> tuple[list[str], dict[str, Any]]:
+        transfer = json.loads(_option(process, "--kv-transfer-config"))
+        del transfer["kv_role"], transfer["kv_connector_extra_config"]["blhnc"]["transfer_log"]
+        argv = list(process.argv)
+        for name in ("--disaggregation-mode", "--kv-transfer-config", "--kv-events-config"):
+            if name in argv:
+                at = argv.index(name)
+                del argv[at : at + 2]
+        return argv, transfer
+
+    rendered = _rendered(_deployment())
+
+    assert shared(rendered["prefill-0"]) == shared(rendered["decode-2"])
+    assert json.loads(_option(rendered["prefill-0"], "--kv-transfer-config"))["kv_role"] == "kv_producer"
+    assert json.loads(_option(rendered["decode-0"], "--kv-transfer-config"))["kv_role"] == "kv_consumer"
+
+
+def test_the_connector_keeps_its_name_and_failed_loads_fail_the_request() -> None:
+    transfer = json.loads(_option(_rendered(_deployment())["decode-0"], "--kv-transfer-config"))
+
+    assert transfer["kv_connector"] == "NixlConnector"
+    assert transfer["kv_connector_module_path"] == "vllm_blhnc.connector"
+    assert transfer["kv_load_failure_policy"] == "fail"
+
+
+def test_the_connector_settings_are_ones_the_plugin_knows() -> None:
+    from vllm_blhnc.settings import Settings
+
+    transfer = json.loads(_option(_rendered(_deployment())["decode-0"], "--kv-transfer-config"))
+    settings = Settings.read(transfer["kv_connector_extra_config"])
+
+    assert settings == Settings("BLHNC", str(RUN / "transfers-decode-0.jsonl"), 1000)
+
+
+def test_kv_events_bind_a_socket_so_that_the_router_hears_them() -> None:
+    """vLLM binds ipc and wildcard addresses only; it connects, and publishes to nobody, for a plain tcp one."""
+    rendered = _rendered(_deployment())
+    endpoint = json.loads(_option(rendered["prefill-1"], "--kv-events-config"))["endpoint"]
+
+    assert endpoint == f"ipc://{RUN}/prefill-1.events"
+    assert "--kv-events-config" not in rendered["decode-0"].argv
+
+
+def test_an_aggregated_worker_moves_no_kv() -> None:
+    worker = _rendered(_deployment(workers={"aggregated": 1}))["aggregated-0"]
+
+    assert "--kv-transfer-config" not in worker.argv
+    assert "--disaggregation-mode" not in worker.argv
+    assert worker.transfer_log is None
+
+
+def test_the_layout_reaches_the_connector() -> None:
+    rendered = _rendered(_deployment(kv_transfer={"layout": "stock"}))
+    transfer = json.loads(_option(rendered["prefill-0"], "--kv-transfer-config"))
+
+    assert transfer["kv_connector_extra_config"]["blhnc"]["layout"] == "stock"
