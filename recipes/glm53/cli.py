@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from glm53 import __version__
+from glm53.checks import check_model_folder
 from glm53.deployment import Deployment, DeploymentError, load
 from glm53.local.stack import Stack, StackError, clean, report
-from glm53.model import ModelError, make, verify
+from glm53.model import ModelError, make
 from glm53.model.cli import app as model_app
 
 __all__ = ["app"]
@@ -160,15 +161,9 @@ def _read(path: Path, workers: dict[str, int | None]) -> Deployment:
 def _with_model(deployment: Deployment) -> Deployment:
     """The deployment with a model folder that is complete, made first if the deployment says how."""
     model = deployment.model
-    if model.make is not None:
-        if make(model.path, **model.make.model_dump()).written:
-            say(f"made the model in {model.path}")
-        verify(model.path)
-    elif not (model.path / "config.json").is_file():
-        raise ModelError(
-            f"model.path={model.path} has no config.json, so there is no model to serve. Give the folder of a "
-            "downloaded checkpoint, or let `glm53 model make` write a small one."
-        )
+    if model.make is not None and make(model.path, **model.make.model_dump()).written:
+        say(f"made the model in {model.path}")
+    check_model_folder(model.path)
     return deployment
 
 

@@ -113,6 +113,6 @@ def test_variants_change_only_what_they_say() -> None:
 def test_values_cannot_be_changed_after_loading() -> None:
     deployment = parse(_raw())
     with pytest.raises(ValueError, match="frozen"):
-        deployment.engine.block_size = 128  # type: ignore[misc]
+        deployment.engine.block_size = 128
 
     assert isinstance(deployment, Deployment)

@@ -1,0 +1,112 @@
+"""The command line: help that names every command, exit codes, and errors before anything starts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from glm53.cli import app
+from glm53.model.folder import MANIFEST, make
+
+runner = CliRunner()
+
+
+def _recipe(tmp_path: Path, model: Path, extra: str = "") -> Path:
+    path = tmp_path / "small.yaml"
+    text = f"name: small\nmodel: {{path: {model}, served_name: tiny}}\nworkers: {{prefill: 1, decode: 1}}\n{extra}"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("command", ["up", "down", "status", "agent-demo", "model make", "model verify"])
+def test_every_command_has_help(command: str) -> None:
+    result = runner.invoke(app, [*command.split(), "--help"])
+
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+
+
+def test_nothing_running_is_said_and_is_no_success_for_status(tmp_path: Path) -> None:
+    status = runner.invoke(app, ["status", "--run-dir", str(tmp_path), "--json"])
+    down = runner.invoke(app, ["down", "--run-dir", str(tmp_path), "--json"])
+
+    assert (status.exit_code, json.loads(status.stdout)["processes"]) == (1, [])
+    assert (down.exit_code, json.loads(down.stdout)) == (0, {"ended": False})
+
+
+@pytest.mark.parametrize("command", ["up", "agent-demo"])
+def test_a_broken_deployment_is_a_configuration_error(tmp_path: Path, command: str) -> None:
+    recipe = _recipe(tmp_path, tmp_path / "model", "engine: {blocksize: 64}\n")
+    result = runner.invoke(app, [command, "-d", str(recipe), "--run-dir", str(tmp_path / "run")])
+
+    assert result.exit_code == 2
+    assert "engine.blocksize" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_worker_numbers_on_the_command_line_are_checked_like_the_file(tmp_path: Path) -> None:
+    recipe = _recipe(tmp_path, tmp_path / "model")
+    result = runner.invoke(app, ["up", "-d", str(recipe), "--decode", "0"])
+
+    assert result.exit_code == 2
+    assert "half-disaggregated" in result.stderr
+
+
+def test_a_missing_model_is_named(tmp_path: Path) -> None:
+    recipe = _recipe(tmp_path, tmp_path / "nowhere")
+    result = runner.invoke(app, ["up", "-d", str(recipe)])
+
+    assert result.exit_code == 2
+    assert str(tmp_path / "nowhere") in result.stderr
+
+
+@pytest.mark.parametrize("missing", ["model.safetensors", "tokenizer.json", "config.json"])
+@pytest.mark.parametrize("made_here", [True, False], ids=["made", "downloaded"])
+def test_a_model_folder_that_lacks_a_file_is_refused_before_anything_starts(
+    tmp_path: Path, missing: str, made_here: bool
+) -> None:
+    model = tmp_path / "model"
+    make(model, layers=4, seed=0)
+    (model / missing).unlink()
+    if not made_here:
+        (model / MANIFEST).unlink()
+    recipe = _recipe(tmp_path, model)
+    result = runner.invoke(app, ["up", "-d", str(recipe), "--run-dir", str(tmp_path / "run")])
+
+    assert result.exit_code == 2
+    assert missing in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_in_shards_needs_all_of_them(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    make(model, layers=4, seed=0)
+    (model / MANIFEST).unlink()
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    (model / "model.safetensors").rename(model / "model-00001-of-00002.safetensors")
+    result = runner.invoke(app, ["up", "-d", str(_recipe(tmp_path, model)), "--run-dir", str(tmp_path / "run")])
+
+    assert result.exit_code == 2
+    assert "model-00002-of-00002.safetensors" in result.stderr
+
+
+def test_a_damaged_state_file_is_not_guessed_at(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text("{", encoding="utf-8")
+    result = runner.invoke(app, ["down", "--run-dir", str(tmp_path)])
+
+    assert result.exit_code == 1
+    assert "damaged" in result.stderr
+
+
+def test_without_its_libraries_the_command_names_the_extra() -> None:
+    code = "import sys; sys.modules['typer'] = None; from glm53.__main__ import main; main()"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert result.returncode == 2
+    assert "pip install 'glm53-blackwell[demo]'" in result.stderr

@@ -1,0 +1,67 @@
+"""Which package may import which, checked in a fresh interpreter per package (docs/rooms.md)."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+STOCK = ("vllm", "torch", "dynamo", "mooncake", "nixl", "transformers", "flashinfer")
+PLUGINS = ("vllm_blhnc", "vllm_cpu_dsa")
+
+
+def _imported(code: str) -> set[str]:
+    """All modules that are loaded after running `code` in an interpreter of its own."""
+    probe = f"{code}\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
+    process = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    return set(json.loads(process.stdout.splitlines()[-1]))
+
+
+def _tops(modules: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
+
+
+@pytest.mark.parametrize("package", [*PLUGINS, "stockpatch", "glm53"])
+def test_importing_a_package_loads_nothing_but_the_standard_library_and_itself(package: str) -> None:
+    extra = _imported(f"import {package}") - _imported("pass")
+    allowed = {*sys.stdlib_module_names, package, *(("packaging",) if package == "stockpatch" else ())}
+
+    assert {name for name in _tops(extra) if not name.startswith("__editable__")} <= allowed
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_a_plugins_patches_can_be_read_without_stock(plugin: str) -> None:
+    tops = _tops(_imported(f"import {plugin}.patches"))
+
+    assert not tops & {*STOCK, *(set(PLUGINS) - {plugin}), "glm53"}
+
+
+def test_plans_are_pure_arithmetic() -> None:
+    extra = _imported("import vllm_blhnc.plan") - _imported("pass")
+
+    assert {name for name in _tops(extra) if not name.startswith("__editable__")} <= {
+        *sys.stdlib_module_names,
+        "vllm_blhnc",
+    }
+
+
+def test_the_recipes_never_import_stock_and_only_plans_of_plugins() -> None:
+    import glm53
+
+    names = [module.name for module in pkgutil.walk_packages(glm53.__path__, "glm53.")]
+    names = [name for name in names if not name.endswith("__main__")]
+    imported = _imported("\n".join(f"import {name}" for name in names))
+
+    assert len(names) > 10
+    assert not _tops(imported) & set(STOCK)
+    plugin_modules = {name for name in imported if name.partition(".")[0] in PLUGINS and "." in name}
+    assert {name.rpartition(".")[2] for name in plugin_modules} <= {"plan"}
+
+
+def test_stockpatch_knows_no_plugin() -> None:
+    tops = _tops(_imported("import stockpatch.versions, stockpatch.register, stockpatch.docs"))
+
+    assert not tops & {*PLUGINS, *STOCK, "glm53"}
