@@ -20,7 +20,7 @@ ARGS ?=
 
 # What the tests start must not see another checkout, the network, or more threads than this machine has.
 unexport PYTHONPATH PYTHONHOME
-TEST_ENV := HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind
+TEST_ENV := PYTHONDONTWRITEBYTECODE= HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind
 CHECKED := plugins recipes env tests benchmarks
 STOCK_TESTS := $(wildcard tests/stockpatch/test_*_stock.py tests/vllm_cpu_dsa/test_*_stock.py \
 	tests/vllm_blhnc/test_*_stock.py)

@@ -51,7 +51,7 @@ class Turn:
 
 
 def run_session(client: OpenAI, model: str, session: int, turns: int, prompt: int, append: int) -> list[Turn]:
-    """All turns of one agent: a tool call in each but the last, which answers in text after thinking."""
+    """All turns of one agent: a tool call in each but the last, which answers in text."""
     messages = first_messages(session, prompt)
     done = []
     for number in range(1, turns + 1):
@@ -89,8 +89,9 @@ def _ask(
         stream_options={"include_usage": True},
         extra_body={
             "nvext": {"extra_fields": ["timing"]},
-            # A model with random weights would not end its thinking before a call.
-            "chat_template_kwargs": {"enable_thinking": tool is None},
+            # A model with random weights would not end its thinking before a call; and turning it on for some
+            # turns would change the prompt from its first line on, so that nothing cached would fit.
+            "chat_template_kwargs": {"enable_thinking": False},
         },
     )
     content = reasoning = finish = ""

@@ -118,6 +118,8 @@ def _environment(deployment: Deployment, run_dir: Path, publish: int, subscribe:
         # No hub look-ups, no usage reports, equal hashes in all processes.
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",
+        # vLLM and transformers are tens of thousands of lines: compile them once, not in every process.
+        "PYTHONDONTWRITEBYTECODE": "",
         "PYTHONHASHSEED": "0",
         "PYTHONUNBUFFERED": "1",
         "TRANSFORMERS_OFFLINE": "1",
