@@ -46,7 +46,7 @@ def run_demo(deployment: Deployment, run_dir: Path, plan: Plan, progress: Progre
     """Run all three and return the report (the JSON of ``glm53 agent-demo --json``). Raises StackError."""
     began = time.monotonic()
     rows, control = _drive(deployment.with_layout("BLHNC"), run_dir, plan, progress, control=True)
-    default, _ = _drive(deployment.with_layout("stock"), run_dir, plan, progress)
+    default, default_control = _drive(deployment.with_layout("stock"), run_dir, plan, progress, control=True)
     aggregated, _ = _drive(deployment.aggregate(), run_dir, plan, progress)
     difference = first_difference(aggregated.turns, rows.turns)
     report = {
@@ -56,6 +56,7 @@ def run_demo(deployment: Deployment, run_dir: Path, plan: Plan, progress: Progre
         **_as_data(rows),
         "baseline": {
             "outputs_equal": first_difference(aggregated.turns, default.turns) is None,
+            "negative_control": bool(default_control and default_control["holds"]),
             **_as_data(default),
         },
         "aggregated": _as_data(aggregated),

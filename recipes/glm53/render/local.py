@@ -106,6 +106,8 @@ def _environment(deployment: Deployment, run_dir: Path, publish: int, subscribe:
         # event plane listens on all interfaces.
         "DYN_DISCOVERY_BACKEND": "file",
         "DYN_FILE_KV": str(run_dir / "discovery"),
+        # A worker that is not ready answers health checks with 503, and would log each as an error.
+        "DYN_LOG": "info,tower_http=off",
         "DYN_NAMESPACE": NAMESPACE,
         "DYN_PARSER_VERSION": str(deployment.tools.parser_version),
         "DYN_SELF_HOST_METADATA": "0",
