@@ -4,6 +4,9 @@ The CPU kernels for linear layers and experts already are: a row's result does n
 are. torch's batched matrix product is not: for a single row it takes another kernel with another order of
 summation, and MLA uses it between heads and latent, with one row per token. Prefill and decode workers, chunks and
 prefix hits all batch differently, and where a last bit decides which keys the indexer selects, the answer changes.
+
+Holds with one thread a worker (OMP_NUM_THREADS=1), as the local stack runs them: with more, torch splits single
+products among its threads, and their number decides the order.
 """
 
 from __future__ import annotations
