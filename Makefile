@@ -46,7 +46,7 @@ test-lines: ## run the plugins' tests on the other vLLM lines (LINES="0.32.0 0.3
 	failed=
 	for line in $(LINES); do
 	    $(PYTHON) env/setup_env.py --line $$line --venv .venv-$$line
-	    echo "pytest on line $$line: .venv-$$line/bin/python -m pytest $(STOCK_TESTS) $(ARGS)"
+	    echo "pytest on line $$line: .venv-$$line/bin/python -m pytest <the plugins' stock tests> $(ARGS)"
 	    $(TEST_ENV) .venv-$$line/bin/python -m pytest $(STOCK_TESTS) $(ARGS) || failed+=" $$line"
 	done
 	test -z "$$failed" || { echo "tests failed on:$$failed" >&2; exit 1; }
