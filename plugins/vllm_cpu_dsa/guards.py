@@ -147,14 +147,14 @@ def _engine(vllm_config: Any) -> Iterator[Unsupported]:
     if mode:
         yield Unsupported(
             f"compilation mode {getattr(mode, 'name', mode)}",
-            "tracing removes the indexer's writes to the shared selection",
+            "the traced indexer repeats what it did in vLLM's first pass, which has no batch, and selects nothing",
             "mode NONE",
             "Pass --enforce-eager",
         )
     if "+rotary_embedding" in vllm_config.compilation_config.custom_ops:
         yield Unsupported(
             'custom_ops=["+rotary_embedding"]',
-            "vLLM's compiled CPU rotary op rotates only the first head of the tensors that MLA passes it",
+            "vLLM's compiled CPU rotary op takes each head of the tensors that MLA passes it for a token",
             "its torch version, which this platform selects",
             "Remove +rotary_embedding",
         )

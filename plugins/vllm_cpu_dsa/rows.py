@@ -24,15 +24,22 @@ ROPE = 64
 
 @runtime_checkable
 class RowFormat(Protocol):
-    """One way of storing a row.
+    """One way of storing a row. Plain class attributes serve for the three properties."""
 
-    name: for messages. cache_dtypes: the ``--kv-cache-dtype`` values that it serves.
-    row_bytes: size of a row, or None if a row is 576 elements of the cache's dtype.
-    """
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
 
-    name: str
-    cache_dtypes: tuple[str, ...]
-    row_bytes: int | None
+    @property
+    def cache_dtypes(self) -> tuple[str, ...]:
+        """The ``--kv-cache-dtype`` values that it serves."""
+        ...
+
+    @property
+    def row_bytes(self) -> int | None:
+        """Size of a row, or None if a row is 576 elements of the cache's dtype."""
+        ...
 
     def encode(self, latent: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
         """Rows [n, width] of ``latent`` [n, 512] and ``rope`` [n, 64], given in the model's dtype.

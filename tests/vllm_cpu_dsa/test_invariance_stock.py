@@ -8,15 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs the pinned stock environment: make test")
+pytest.importorskip("torch", reason="needs the pinned stock environment: make test")
 
-from dsa_cache import layouts, strided_pages  # noqa: E402
+import torch
+from dsa_cache import layouts, strided_pages
 
-from vllm_cpu_dsa.attention import attend  # noqa: E402
-from vllm_cpu_dsa.indexer import select  # noqa: E402
-from vllm_cpu_dsa.paged import PagedBatch  # noqa: E402
-from vllm_cpu_dsa.quantize import FP8  # noqa: E402
-from vllm_cpu_dsa.rows import PlainRows  # noqa: E402
+from vllm_cpu_dsa.attention import attend
+from vllm_cpu_dsa.indexer import select
+from vllm_cpu_dsa.paged import PagedBatch
+from vllm_cpu_dsa.quantize import FP8
+from vllm_cpu_dsa.rows import PlainRows
 
 BLOCK = 64
 
