@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from vllm_blhnc.plan import BlockRow
 
-__all__ = ["HandshakeMismatch", "LayoutError", "Registered", "check_registration", "peer_differences"]
+__all__ = [
+    "MUST_MATCH",
+    "HandshakeMismatch",
+    "LayoutError",
+    "Registered",
+    "check_registration",
+    "peer_differences",
+    "wrong_layout",
+]
 
 
 class LayoutError(RuntimeError):
@@ -24,21 +32,21 @@ class Registered:
     """What a worker registered: per-region lengths and strides in bytes, and where each page lies.
 
     members: layer name -> (byte offset in the row, bytes of its page), for layers inside whole rows.
-    layers: all layers with a KV cache. strides: layer name -> bytes between a layer's blocks in memory.
+    layer_strides: layer name -> bytes between a layer's blocks in memory, as attention addresses them.
     """
 
     layout: str
     lengths: Sequence[int]
     strides: Sequence[int]
     members: Mapping[str, tuple[int, int]]
-    layers: Sequence[str]
     layer_strides: Mapping[str, int]
 
 
 def check_registration(seen: Registered, row: BlockRow, pages: Mapping[str, int]) -> None:
     """Raise `LayoutError` unless the worker registered one dense region of rows as planned.
 
-    row, pages: from the layers' cache specifications, independent of what was registered.
+    row, pages (layer name -> bytes of one page): from the layers' cache specifications, independent of what
+    was registered.
     """
     if seen.layout != "BLHNC":
         raise LayoutError(wrong_layout(seen.layout))
@@ -50,10 +58,11 @@ def check_registration(seen: Registered, row: BlockRow, pages: Mapping[str, int]
             "are not replicated MLA (a GQA draft model, Mamba state) cannot be in a row: remove the draft "
             'model or set kv_connector_extra_config.blhnc.layout="stock".'
         )
-    if missing := sorted(set(seen.layers) - set(seen.members)):
+    if missing := sorted(set(pages) - set(seen.members)):
         raise LayoutError(
-            f"layers {_some(missing)} are not inside the registered rows; all {len(seen.layers)} caches must "
-            "travel together or decode reads stale pages. Report this with the model's config.json."
+            f"layers {_some(missing)} are not inside the registered rows; all {len(pages)} caches must travel "
+            'together or decode reads stale pages. Set kv_connector_extra_config.blhnc.layout="stock" and '
+            "report this with the model's config.json."
         )
     end = 0
     for name, (offset, nbytes) in sorted(seen.members.items(), key=lambda item: item[1]):
@@ -61,13 +70,15 @@ def check_registration(seen: Registered, row: BlockRow, pages: Mapping[str, int]
             raise LayoutError(
                 f"page of {name} lies at bytes {offset}..{offset + nbytes} of the row, but it must be "
                 f"{pages[name]} bytes, start at or after {end} and end by {row.payload}: pages would overlap "
-                "or be cut off. Report this with the model's config.json."
+                'or be cut off. Set kv_connector_extra_config.blhnc.layout="stock" and report this with the '
+                "model's config.json."
             )
         end = offset + nbytes
     if bad := {name: stride for name, stride in seen.layer_strides.items() if stride != row.nbytes}:
         raise LayoutError(
             f"caches {_some(sorted(bad))} advance by {_some(sorted(set(bad.values())))} bytes per block in "
-            f"memory, the registered row by {row.nbytes}: NIXL would move other bytes than attention wrote."
+            f"memory, the registered row by {row.nbytes}: NIXL would move other bytes than attention wrote. "
+            'Set kv_connector_extra_config.blhnc.layout="stock" and report this with the model\'s config.json.'
         )
 
 
@@ -80,31 +91,39 @@ def wrong_layout(seen: str) -> str:
     )
 
 
-# Field of the handshake metadata -> what a user must make equal on prefill and decode.
-_MUST_MATCH = {
+#: Field of the handshake metadata -> what a user must make equal on prefill and decode.
+MUST_MATCH = {
     "kv_cache_layout": "VLLM_KV_CACHE_LAYOUT and kv_connector_extra_config.blhnc.layout",
     "block_size": "--block-size",
     "attn_backend_name": "--attention-backend",
     "physical_blocks_per_logical_kv_block": "--block-size and --attention-backend",
-    "dcp_size": "--decode-context-parallel-size",
     "block_lens": "--kv-cache-dtype, --block-size, the model, its draft model and the plugin on both sides",
     "block_strides": "--kv-cache-dtype, --block-size and the plugin on both sides",
     "packed_member_layouts": "the model, its draft (MTP) layers and the vLLM release",
 }
 
 
-def peer_differences(mine: Mapping[str, Any], peer: Mapping[str, Any]) -> list[str]:
+def peer_differences(
+    mine: Mapping[str, Any], peer: Mapping[str, Any], fields: Iterable[str] = tuple(MUST_MATCH)
+) -> list[str]:
     """One sentence per field of the handshake metadata in which the peer's cache differs from this worker's.
 
     Both are `NixlAgentMetadata` as plain mappings; a field one side lacks counts as different.
     """
     found = []
-    for field, setting in _MUST_MATCH.items():
-        here, there = mine.get(field), peer.get(field)
-        if _plain(here) != _plain(there):
-            found.append(
-                f"{field} is {_brief(here, there)} here and {_brief(there, here)} at the peer: make {setting} equal"
+    for field in fields:
+        here, there = _plain(mine.get(field)), _plain(peer.get(field))
+        if here == there:
+            continue
+        seen = (_brief(here, there), _brief(there, here))
+        found.append(
+            (
+                f"{field} is {seen[0]} here and {seen[1]} at the peer"
+                if seen[0] != seen[1]
+                else f"{field} is {seen[0]} here and at the peer, but not in detail"
             )
+            + f": make {MUST_MATCH[field]} equal"
+        )
     return found
 
 
@@ -115,12 +134,11 @@ def _plain(value: Any) -> Any:
 
 
 def _brief(value: Any, other: Any) -> str:
-    if isinstance(value, Mapping):
-        value = _plain(value)
-        other = _plain(other) if isinstance(other, Mapping) else {}
-        only = {name: page for name, page in value.items() if other.get(name) != page}
-        return f"{len(value)} pages, differing in {_some(sorted(only.items()))}"
-    if isinstance(value, list | tuple):
+    if isinstance(value, dict):
+        known = other if isinstance(other, dict) else {}
+        differing = sorted(item for item in value.items() if known.get(item[0]) != item[1])
+        return f"{len(value)} pages (differing: {_some(differing) if differing else 'none'})"
+    if isinstance(value, list):
         return f"{len(value)} regions of {_some(sorted(set(value)))} bytes"
     return repr(value)
 

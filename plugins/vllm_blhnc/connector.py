@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
-from vllm.distributed.kv_transfer.kv_connector.v1.nixl import connector as stock
-from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
-from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_worker import NixlPushConnectorWorker
-
 from vllm_blhnc import patches
-from vllm_blhnc.worker import BlockRowWorker, settings_of
+from vllm_blhnc.stock import VLLM
+
+VLLM.require()  # Before the imports below: on a release that moved them, the reader needs to see why.
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  # noqa: E402
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl import connector as stock  # noqa: E402
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker  # noqa: E402
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_worker import NixlPushConnectorWorker  # noqa: E402
+
+from vllm_blhnc.worker import BlockRowWorker, settings_of  # noqa: E402
 
 __all__ = ["NixlConnector", "NixlPullConnector", "NixlPushConnector"]
 
@@ -42,9 +46,8 @@ class _BlockRows:
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
-        """BLHNC for MLA models, where a block's pages can form a row; otherwise what stock asks for."""
-        settings = settings_of(vllm_config)
-        if settings.block_rows and vllm_config.model_config.use_mla:
+        """BLHNC, or with layout "stock" what stock asks for."""
+        if settings_of(vllm_config).block_rows:
             return "BLHNC"
         return super().get_required_kvcache_layout(vllm_config)  # type: ignore[misc]
 

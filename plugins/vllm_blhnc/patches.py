@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import inspect
 from typing import Any
 
 from stockpatch.register import Patch, Register
@@ -30,6 +32,11 @@ def _with_delay(original: Any) -> Any:
     return agent
 
 
+def _delay_is_settable() -> bool:
+    parameters = inspect.signature(importlib.import_module("nixl._api").nixl_agent_config).parameters
+    return any("delay" in name.lower() for name in parameters)
+
+
 REGISTER = Register(
     "vllm_blhnc",
     (
@@ -44,6 +51,7 @@ REGISTER = Register(
             remove_when="nixl_agent_config takes the progress thread's delay.",
             expects=None,
             replace=_with_delay,
+            obsolete=_delay_is_settable,
         ),
     ),
 )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TextIO
 
 from vllm_blhnc.plan import run_lengths
 
-__all__ = ["RecordingAgent", "Transfer"]
+__all__ = ["RecordingAgent", "Transfer", "append_to"]
+
+_log = logging.getLogger("vllm.vllm_blhnc")
 
 
 @dataclass(frozen=True)
@@ -101,11 +104,28 @@ class RecordingAgent:
 
 
 def append_to(path: str) -> Callable[[Transfer], None]:
-    """A sink that appends one JSON line per transfer to `path`, readable while the worker runs."""
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - lives as long as the worker
+    """A sink that appends one JSON line per transfer to `path`, readable while the worker runs.
+
+    Raises ValueError if the file cannot be opened. A write that fails later (a full disk) is logged and ends
+    the record; it fails no transfer.
+    """
+    try:
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        file: TextIO | None = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - as long as the worker
+    except OSError as error:
+        raise ValueError(
+            f"kv_connector_extra_config.blhnc.transfer_log={path!r} cannot be written ({error.strerror}); it must "
+            "be a file in a folder this worker may write to. Correct the path or leave the setting out."
+        ) from error
 
     def write(transfer: Transfer) -> None:
-        file.write(json.dumps(asdict(transfer)) + "\n")
+        nonlocal file
+        if file is None:
+            return
+        try:
+            file.write(json.dumps(asdict(transfer)) + "\n")
+        except OSError as error:
+            _log.error("transfer_log=%s ends here: %s; serving goes on", path, error)
+            file = None
 
     return write

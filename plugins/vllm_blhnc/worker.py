@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import (
     NixlAgentMetadata,
     NixlHandshakePayload,
 )
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.utils import zmq_ctx
+from vllm.utils.network_utils import make_zmq_path
 
 from vllm_blhnc.checks import (
+    MUST_MATCH,
     HandshakeMismatch,
     LayoutError,
     Registered,
@@ -46,20 +50,21 @@ class BlockRowWorker:
     # Supplied by the stock worker class.
     _layer_specs: dict[str, Any]
     _supports_pp_hma: bool
+    num_regions: int
 
     def __init__(self, vllm_config: Any, engine_id: str, kv_cache_config: Any) -> None:
         self._settings = settings_of(vllm_config)
-        # Push workers have the switch on by themselves, and match parts of rows by layer name.
-        if self._settings.block_rows and release().rows_need_switch and not self._supports_pp_hma:
-            stages = vllm_config.parallel_config.pipeline_parallel_size
-            if stages > 1:
-                raise LayoutError(
-                    f"pipeline_parallel_size={stages}: a stage holds only part of each row, and this vLLM "
-                    "release cannot match parts of rows when decode pulls them. Use "
-                    f"--pipeline-parallel-size 1, or kv_connector_extra_config.{KEY}.layout=stock."
-                )
-            self._supports_pp_hma = True
+        if self._settings.block_rows:
+            _refuse_what_has_no_rows(vllm_config)
+            # Push workers have the switch on by themselves.
+            if release().rows_need_switch:
+                self._supports_pp_hma = True
+        cores = os.sched_getaffinity(0)
         super().__init__(vllm_config, engine_id, kv_cache_config)  # type: ignore[call-arg]
+        if os.environ.get("VLLM_CPU_OMP_THREADS_BIND") == "nobind":
+            # Stock has moved a CPU worker's main thread to the machine's last core, which it keeps free when it
+            # binds the compute threads. Unbound, that would crowd all workers of a machine onto one core.
+            os.sched_setaffinity(0, cores)
         self.nixl_wrapper: Any = RecordingAgent(
             self.nixl_wrapper, self._settings.layout, lambda: self.num_regions, self._sink()
         )
@@ -98,7 +103,6 @@ class BlockRowWorker:
                 lengths=mine["block_lens"],
                 strides=mine["block_strides"],
                 members={name: (page[0], page[1]) for name, page in mine["packed_member_layouts"].items()},
-                layers=sorted(specs),
                 layer_strides={name: kv_caches[name].stride(0) * kv_caches[name].element_size() for name in specs},
             ),
             row,
@@ -115,9 +119,13 @@ class BlockRowWorker:
 
     def add_remote_agent(self, nixl_agent_meta: NixlAgentMetadata, *args: Any, **kwargs: Any) -> str:
         """Accept a peer only if its rows hold the same pages in the same places."""
-        if self._settings.block_rows and (found := peer_differences(self._own_metadata(), _dict(nixl_agent_meta))):
-            raise HandshakeMismatch(_refusal(nixl_agent_meta.engine_id, found))
+        self._refuse_if_different(nixl_agent_meta)
         return super().add_remote_agent(nixl_agent_meta, *args, **kwargs)  # type: ignore[misc]
+
+    def _add_notif_only_remote_agent(self, metadata: NixlAgentMetadata, *args: Any, **kwargs: Any) -> str:
+        """The same check where decode waits for prefill's writes; prefill's refusal would not reach it."""
+        self._refuse_if_different(metadata)
+        return super()._add_notif_only_remote_agent(metadata, *args, **kwargs)  # type: ignore[misc]
 
     def _nixl_handshake(self, host: str, port: int, *args: Any, **kwargs: Any) -> Any:
         """As stock; where its compatibility hash says no, ask the peer again and say what differs."""
@@ -126,12 +134,23 @@ class BlockRowWorker:
         except RuntimeError as error:
             if "compatibility hash mismatch" not in str(error):
                 raise
-            found = peer_differences(self._own_metadata(), _ask_peer(host, port))
-            found = found or [
-                "its cache has the same shape, so the difference is the vLLM release, the model path or dtype, "
-                "--kv-cache-dtype, the draft model or pull against push: make them equal"
-            ]
+            peer = _ask_peer(host, port)
+            if peer is None:
+                found = ["vLLM's compatibility hash differs, and the peer did not answer what its cache is like"]
+            else:
+                found = peer_differences(self._own_metadata(), peer) or [
+                    "its cache has the same shape, so the difference is the vLLM release, the model path or "
+                    "dtype, --kv-cache-dtype, the draft model, pull against push, or the plugin on one side "
+                    "only: make them equal"
+                ]
             raise HandshakeMismatch(_refusal(f"{host}:{port}", found)) from error
+
+    def _refuse_if_different(self, peer: NixlAgentMetadata) -> None:
+        # With layout "stock" everything but the layout is stock's business: it supports pairs that differ.
+        fields = MUST_MATCH if self._settings.block_rows else ("kv_cache_layout",)
+        as_sent = msgspec.msgpack.decode(msgspec.msgpack.encode(peer))
+        if found := peer_differences(self._own_metadata(), as_sent, fields):
+            raise HandshakeMismatch(_refusal(peer.engine_id, found))
 
     def _own_metadata(self) -> dict[str, Any]:
         payload = self.xfer_handshake_metadata  # type: ignore[attr-defined]
@@ -142,19 +161,28 @@ def _refusal(peer: str, differences: list[str]) -> str:
     return f"prefill and decode do not agree, nothing is read from peer {peer}: " + "; ".join(differences) + "."
 
 
-def _dict(metadata: NixlAgentMetadata) -> dict[str, Any]:
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(metadata))
+def _refuse_what_has_no_rows(vllm_config: Any) -> None:
+    stock = f'kv_connector_extra_config.{KEY}.layout="stock"'
+    if not vllm_config.model_config.use_mla:
+        raise LayoutError(
+            f"model {vllm_config.model_config.model} has no MLA, and only MLA pages, which every tensor-parallel "
+            f"rank holds whole, can travel as rows. Serve an MLA model, or set {stock}."
+        )
+    stages = vllm_config.parallel_config.pipeline_parallel_size
+    if stages > 1:
+        raise LayoutError(
+            f"pipeline_parallel_size={stages}: a stage holds only part of each row, so there are no whole rows "
+            f"to move. Use --pipeline-parallel-size 1, or set {stock}."
+        )
 
 
-def _ask_peer(host: str, port: int) -> dict[str, Any]:
-    """The metadata of the peer's first worker, decoded without its schema; empty if it does not answer."""
-    with zmq.Context() as context, context.socket(zmq.REQ) as socket:
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RCVTIMEO, 5000)
-        socket.connect(f"tcp://{host}:{port}")
+def _ask_peer(host: str, port: int) -> dict[str, Any] | None:
+    """The metadata of the peer's first worker, decoded without its schema; None if it does not answer."""
+    with zmq_ctx(zmq.REQ, make_zmq_path("tcp", host, port)) as socket:
+        socket.setsockopt(zmq.RCVTIMEO, 5000)  # milliseconds
         socket.send(msgspec.msgpack.encode((GET_META_MSG, 0, 0)))
         try:
             payload = msgspec.msgpack.decode(socket.recv_multipart()[0], type=NixlHandshakePayload)
+            return msgspec.msgpack.decode(payload.agent_metadata_bytes)
         except (zmq.Again, msgspec.DecodeError):
-            return {}
-        return msgspec.msgpack.decode(payload.agent_metadata_bytes)
+            return None

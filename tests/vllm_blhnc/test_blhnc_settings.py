@@ -1,0 +1,64 @@
+"""``kv_connector_extra_config.blhnc``: what is accepted, and what a refusal says; and its page in the docs."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vllm_blhnc.settings import Settings
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "vllm_blhnc.md"
+
+
+def test_rows_are_asked_for_unless_the_deployment_says_otherwise() -> None:
+    assert Settings.read({}) == Settings.read({"blhnc": {}, "kv_lease_duration": 60}) == Settings()
+    assert Settings().block_rows
+    assert not Settings.read({"blhnc": {"layout": "stock"}}).block_rows
+
+
+def test_every_setting_is_read() -> None:
+    given = {"layout": "stock", "transfer_log": "logs/t.jsonl", "progress_delay_us": 0}
+
+    assert dataclasses.asdict(Settings.read({"blhnc": given})) == given
+
+
+@pytest.mark.parametrize(
+    ("given", "seen", "allowed"),
+    [
+        ({"layout": "blhnc"}, "blhnc.layout='blhnc'", '"BLHNC" or "stock"'),
+        ({"layout": None}, "blhnc.layout=None", '"BLHNC" or "stock"'),
+        ({"transfer_log": ""}, "blhnc.transfer_log=''", "a file path"),
+        ({"transfer_log": 3}, "blhnc.transfer_log=3", "a file path"),
+        ({"progress_delay_us": -1}, "blhnc.progress_delay_us=-1", "a whole number from 0 to 1000000"),
+        ({"progress_delay_us": 1_000_001}, "progress_delay_us=1000001", "a whole number from 0 to 1000000"),
+        ({"progress_delay_us": 1.5}, "blhnc.progress_delay_us=1.5", "a whole number from 0 to 1000000"),
+        ({"progress_delay_us": "1"}, "blhnc.progress_delay_us='1'", "a whole number from 0 to 1000000"),
+        ({"progress_delay_us": True}, "blhnc.progress_delay_us=True", "a whole number from 0 to 1000000"),
+        ("BLHNC", "kv_connector_extra_config.blhnc='BLHNC'", "an object"),
+        (None, "kv_connector_extra_config.blhnc=None", "an object"),
+    ],
+)
+def test_an_unusable_value_is_refused_with_what_is_allowed(given: Any, seen: str, allowed: str) -> None:
+    with pytest.raises(ValueError, match="Correct it in --kv-transfer-config") as refused:
+        Settings.read({"blhnc": given})
+
+    assert f"{seen} is not usable; it must be {allowed}." in str(refused.value)
+
+
+def test_a_misspelt_setting_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(ValueError, match=re.escape("unknown keys ['Layout', 'log']")) as refused:
+        Settings.read({"blhnc": {"log": "x", "Layout": "BLHNC"}})
+
+    assert "Allowed are ['layout', 'progress_delay_us', 'transfer_log']" in str(refused.value)
+
+
+def test_every_setting_has_its_row_in_the_docs() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\S+)", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+    for field in dataclasses.fields(Settings):
+        shown = "unset" if field.default is None else f'`"{field.default}"`'
+        assert (field.name, shown) in rows

@@ -1,0 +1,82 @@
+"""What runs in the processes that the stock tests start; they are forked from one that has vLLM imported.
+
+Importing vLLM takes most of an engine's start, and a forked process ends without interpreter exit, in which
+UCX crashes.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+__all__ = ["call", "serve"]
+
+
+def _settle(log: str, environment: dict[str, str]) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.environ.update(environment)
+
+
+def call(
+    answers: Connection, log: str, environment: dict[str, str], function: Callable[..., Any], arguments: tuple
+) -> None:
+    """Answer with ``("value", result)`` of the call, or ``("error", "Type: text")``."""
+    _settle(log, environment)
+    try:
+        answers.send(("value", function(*arguments)))
+    except BaseException as error:
+        traceback.print_exc()
+        answers.send(("error", f"{type(error).__name__}: {error}"))
+
+
+def serve(commands: Connection, log: str, environment: dict[str, str], arguments: dict[str, Any]) -> None:
+    """Be one engine with these arguments of `vllm.LLM`.
+
+    Answers once when it is ready or has failed, then each batch of requests ``{"prompt": token ids,
+    "max_tokens": n, "kv": kv_transfer_params or None}`` with tokens, finish reason and handoff of each.
+    """
+    _settle(log, environment)
+    try:
+        from vllm import LLM
+
+        llm = LLM(**arguments)
+    except BaseException as error:
+        traceback.print_exc()
+        commands.send(("error", f"{type(error).__name__}: {error}"))
+        return
+    commands.send(("value", None))
+    while True:
+        try:
+            requests = commands.recv()
+        except EOFError:
+            return
+        commands.send(("value", _generate(llm, requests)))
+
+
+def _generate(llm: Any, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    from vllm import SamplingParams
+
+    sampling = [
+        SamplingParams(
+            temperature=0.0,
+            max_tokens=request["max_tokens"],
+            ignore_eos=True,
+            detokenize=False,
+            extra_args={"kv_transfer_params": request["kv"]} if request["kv"] else None,
+        )
+        for request in requests
+    ]
+    prompts: list[Any] = [{"prompt_token_ids": request["prompt"]} for request in requests]
+    return [
+        {
+            "tokens": list(output.outputs[0].token_ids),
+            "finish_reason": output.outputs[0].finish_reason,
+            "kv": output.kv_transfer_params,
+        }
+        for output in llm.generate(prompts, sampling, use_tqdm=False)
+    ]
