@@ -76,7 +76,9 @@ def up(
     if as_json:
         _print_json({"url": f"{stack.url}/v1", "model": chosen.model.served_name, "run_dir": str(stack.run_dir)})
     else:
-        _out.print(f"OpenAI API: {stack.url}/v1   model: {chosen.model.served_name}\nEnd it with: glm53 down")
+        here = "" if run_dir == RUN_DIR else f" --run-dir {run_dir}"
+        _out.print(f"OpenAI API: {stack.url}/v1   model: {chosen.model.served_name}", highlight=False)
+        _out.print(f"End it with: glm53 down{here}", highlight=False, soft_wrap=True)
 
 
 @app.command()
