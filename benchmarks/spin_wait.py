@@ -46,17 +46,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     as_json = parser.parse_args().json
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    result = {
-        "kernel": platform.release(),
-        "sched_yield": _measure(os.sched_yield),
-        "sleep_50us": _measure(lambda: time.sleep(50e-6)),
-    }
+    loops = {"sched_yield": _measure(os.sched_yield), "sleep_50us": _measure(lambda: time.sleep(50e-6))}
     if as_json:
-        print(json.dumps(result))
+        print(json.dumps({"kernel": platform.release(), **loops}))
         return
-    print(f"Linux {result['kernel']}")
-    for name in ("sched_yield", "sleep_50us"):
-        row = result[name]
+    print(f"Linux {platform.release()}")
+    for name, row in loops.items():
         print(
             f"{name:12} {row['turns']:9.0f} turns {row['cpu_s']:6.3f} s CPU {row['virtual_s']:10.3f} s virtual"
             f"  = {row['ratio']:.2f} per CPU second"
