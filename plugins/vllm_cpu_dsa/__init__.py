@@ -54,13 +54,10 @@ def register() -> None:
 
     active = f"{type(current_platform).__module__}.{type(current_platform).__qualname__}"
     if active != PLATFORM:
-        target = os.environ.get("VLLM_TARGET_DEVICE")
         hint = (
             "VLLM_TARGET_DEVICE=cpu makes vLLM pass over every platform plugin: unset it"
-            if target == "cpu"
-            else f"VLLM_PLUGINS={os.environ['VLLM_PLUGINS']!r} must name vllm_cpu_dsa or be unset"
-            if os.environ.get("VLLM_PLUGINS") is not None
-            else "install the package so that its entry points are found (pip install -e .)"
+            if os.environ.get("VLLM_TARGET_DEVICE") == "cpu"
+            else f"Set {SETTING} before vLLM is imported, in an environment where this package is installed"
         )
         raise RuntimeError(
             f"{SETTING}=1, but vLLM runs on {active}, whose CPU side refuses sparse attention; needed is "

@@ -62,7 +62,7 @@ def _check(
             order = np.argsort(-score)
             if expected <= position:
                 close = 1e-6 * np.abs(score).max()
-                if score[order[expected - 1]] - score[order[expected]] < close:
+                if score[order[expected - 1]] - score[order[expected]] <= close:
                     continue
             assert set(chosen) == set(order[:expected].tolist())
 
@@ -74,7 +74,7 @@ REQUESTS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     contexts=REQUESTS,
     topk=st.sampled_from([1, 16, 64, 129, 512]),

@@ -17,7 +17,7 @@ from dsa_engine import Run, generate, prompt
 from dsa_oracle import EDGE, Oracle
 
 TOPK = 64
-TOKENS = 16
+TOKENS = 12
 PROMPTS = [prompt(5), prompt(40, 1), prompt(90, 2), prompt(150, 3), prompt(333, 4)]
 
 # Both compute in float32, in different orders: observed are differences up to 7e-5 in a log probability.
