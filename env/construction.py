@@ -15,8 +15,12 @@ from cache import Cache, sha256
 from lines import HERE, REPOSITORY, Line
 from steps import Steps
 
-# Settings of the caller that would send packages elsewhere or let other packages in.
-MISLEADING = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+# Settings of the caller that would send packages elsewhere, let other packages in, or keep what the build and
+# the check import from being compiled once for every later process.
+MISLEADING = (
+    *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER"),
+    *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE"),
+)
 
 
 class Construction:

@@ -109,7 +109,6 @@ def main() -> int:
     parser.add_argument("--report", type=Path, required=True, help="where to write the JSON")
     args = parser.parse_args()
     line = load(args.line)
-    sys.dont_write_bytecode = False  # what is imported here is compiled once, not by every process of a stack
     problems = examine(line)
     told = (
         "vllm",
