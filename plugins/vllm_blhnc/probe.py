@@ -56,7 +56,13 @@ async def _tokens(client: Any, request: dict[str, Any]) -> tuple[list[int], dict
 
 
 async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
-    from dynamo.runtime import DistributedRuntime
+    try:
+        from dynamo.runtime import DistributedRuntime
+    except ModuleNotFoundError as error:
+        raise SystemExit(
+            f"vllm_blhnc.probe: {error.name!r} is not installed here, and the probe calls Dynamo's workers. Run it "
+            "with the interpreter and the environment variables of the workers."
+        ) from error
 
     runtime = DistributedRuntime(asyncio.get_running_loop(), "file", "tcp")
     prefill = await runtime.endpoint(f"{arguments.namespace}.prefill.generate").client()

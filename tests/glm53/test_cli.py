@@ -57,6 +57,34 @@ def test_worker_numbers_on_the_command_line_are_checked_like_the_file(tmp_path: 
     assert "half-disaggregated" in result.stderr
 
 
+@pytest.mark.parametrize("options", [["--port", "-1"], ["--port", "0"], ["--port", "70000"], ["--timeout", "0"]])
+def test_numbers_that_cannot_be_meant_are_usage_errors(tmp_path: Path, options: list[str]) -> None:
+    recipe = _recipe(tmp_path, tmp_path / "model")
+    result = runner.invoke(app, ["up", "-d", str(recipe), *options])
+
+    assert result.exit_code == 2
+    assert f"Invalid value for '{options[0]}'" in result.stderr
+
+
+def test_a_demo_that_would_outgrow_the_model_is_refused_before_it_starts(tmp_path: Path) -> None:
+    recipe = _recipe(tmp_path, tmp_path / "model")
+    result = runner.invoke(app, ["agent-demo", "-d", str(recipe), "--prompt", "8000"])
+
+    assert result.exit_code == 2
+    assert "engine.max_model_len=8192" in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_a_run_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    make(model, layers=4, seed=0)
+    recipe = _recipe(tmp_path, model)
+    result = runner.invoke(app, ["up", "-d", str(recipe), "--run-dir", str(recipe)])
+
+    assert result.exit_code == 1
+    assert "is a file" in result.stderr
+    assert runner.invoke(app, ["status", "--run-dir", str(recipe)]).exit_code == 1
+
+
 def test_a_missing_model_is_named(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, tmp_path / "nowhere")
     result = runner.invoke(app, ["up", "-d", str(recipe)])

@@ -11,6 +11,7 @@ import gc
 import multiprocessing
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -104,9 +105,17 @@ def child(site: str | None = None, **extra: str) -> Iterator[Callable[..., Any]]
     ) as pool:
 
         def run(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-            return pool.submit(function, *args, **kwargs).result(timeout=540)
+            return pool.submit(_called, function, args, kwargs).result(timeout=540)
 
         yield run
+
+
+def _called(function: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+    """Errors come back as their text, because many of vLLM's hold objects that cannot be pickled."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}") from None
 
 
 def _prepare(environ: dict[str, str], site: str | None) -> None:

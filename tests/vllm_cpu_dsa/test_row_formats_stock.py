@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="needs the pinned stock environment: make te
 
 from dsa_engine import child, generate, prompt
 
-# Each row as its bfloat16 bytes, so that answers must be those of --kv-cache-dtype bfloat16 to the last bit,
+# Each row as its bfloat16 bytes, so that a bfloat16 model must answer as with plain rows, to the last bit, and
 # then four bytes of its own, so that a row is no whole number of anything else's rows.
 PACKAGE = """
 import torch
@@ -43,7 +43,7 @@ def model(folder: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(run: Callable[..., Any], model: Path) -> Any:
-    return run(generate, model, PROMPTS, tokens=16, kv_cache_dtype="bfloat16")
+    return run(generate, model, PROMPTS, tokens=16, dtype="bfloat16")
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,7 @@ def test_a_third_partys_rows_answer_exactly_as_plain_rows_of_the_same_values(
         PROMPTS,
         tokens=16,
         rounds=2,
+        dtype="bfloat16",
         kv_cache_dtype=cache_dtype,
         environ={"VLLM_KV_CACHE_LAYOUT": layout},
     )
@@ -78,7 +79,7 @@ def test_a_third_partys_rows_answer_exactly_as_plain_rows_of_the_same_values(
     assert [[a.tokens for a in answers] for answers in found.rounds] == [plain.tokens] * 2
     assert [a.cached for a in found.rounds[1]] == [0, 256]
     logprobs = [value for answer in found.answers for value in answer.logprobs]
-    assert logprobs == pytest.approx([v for a in plain.answers for v in a.logprobs], abs=1e-5)
+    assert logprobs == [v for a in plain.answers for v in a.logprobs]
     page, indexer_page = 64 * 1156, 64 * 132
     block_row = -(-(4 * page + 3 * indexer_page) // 1156) * 1156
     for name, strides in found.strides.items():
@@ -88,14 +89,4 @@ def test_a_third_partys_rows_answer_exactly_as_plain_rows_of_the_same_values(
 
 def test_without_the_package_the_dtype_is_refused_at_start_up(run: Callable[..., Any], model: Path) -> None:
     with pytest.raises(Exception, match=r"--kv-cache-dtype fp8_ds_mla: no installed row format.*auto \(plain\)"):
-        run(refused, model, kv_cache_dtype="fp8_ds_mla")
-
-
-def refused(model: Path, **options: Any) -> None:
-    from dsa_engine import engine
-
-    try:
-        with engine(model, **options):
-            pass
-    except Exception as error:  # vLLM's own error types do not all pickle
-        raise RuntimeError(str(error)) from None
+        run(generate, model, PROMPTS, kv_cache_dtype="fp8_ds_mla")

@@ -13,9 +13,9 @@ from openai import OpenAI
 
 from glm53.demo.conversation import TOOLS, first_messages, tool_for, tool_result
 
-__all__ = ["Answer", "Turn", "run_session"]
+__all__ = ["LONGEST_ANSWER", "Answer", "Turn", "calls_as_data", "run_session"]
 
-_CALL_TOKENS = 512
+LONGEST_ANSWER = 512
 _TEXT_TOKENS = 48
 
 
@@ -84,7 +84,7 @@ def _ask(
         tools=TOOLS,
         tool_choice={"type": "function", "function": {"name": tool}} if tool else "auto",
         temperature=0.0,
-        max_tokens=_CALL_TOKENS if tool else _TEXT_TOKENS,
+        max_tokens=LONGEST_ANSWER if tool else _TEXT_TOKENS,
         stream=True,
         stream_options={"include_usage": True},
         extra_body={

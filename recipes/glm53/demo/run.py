@@ -15,7 +15,7 @@ from typing import Any
 
 from openai import OpenAI, OpenAIError
 
-from glm53.demo.client import Turn, calls_as_data, run_session
+from glm53.demo.client import LONGEST_ANSWER, Turn, calls_as_data, run_session
 from glm53.deployment import Deployment
 from glm53.local.stack import Progress, Stack, StackError, running_stack
 
@@ -24,12 +24,16 @@ __all__ = ["Plan", "first_difference", "run_demo"]
 
 @dataclass(frozen=True)
 class Plan:
-    """How much the agents do: sessions at once, turns each, tokens of the first prompt and of each turn."""
+    """How much the agents do: sessions at once, turns each, tokens they say first and tokens each turn appends."""
 
     sessions: int
     turns: int
     prompt_tokens: int
     append_tokens: int
+
+    def longest(self) -> int:
+        """Upper bound of a session's tokens: first prompt with tools and template, then call and result a turn."""
+        return 1500 + self.prompt_tokens + (self.turns - 1) * (self.append_tokens + 150) + LONGEST_ANSWER
 
 
 @dataclass(frozen=True)
@@ -87,10 +91,10 @@ def _drive(
     deployment: Deployment, run_dir: Path, plan: Plan, progress: Progress, *, control: bool = False
 ) -> tuple[Run, dict[str, Any] | None]:
     label = deployment.kv_transfer.layout if deployment.disaggregated else "aggregated"
-    with running_stack(Stack(deployment, run_dir), progress) as stack:
+    with running_stack(Stack(deployment, run_dir / label), progress) as stack:
         before = len(stack.transfers())
         began = time.monotonic()
-        progress(f"{label}: {plan.sessions} agents x {plan.turns} turns, prompts of {plan.prompt_tokens} tokens")
+        progress(f"{label}: {plan.sessions} agents x {plan.turns} turns")
         turns = _sessions(stack, plan)
         seconds = time.monotonic() - began
         transfers = stack.transfers()[before:]

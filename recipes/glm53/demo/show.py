@@ -44,10 +44,11 @@ def show(report: dict[str, Any], console: Console) -> None:
     for line in report["summary"]:
         console.print(line, highlight=False)
     _verdict(console, "outputs equal one aggregated worker's", report["outputs_equal"])
-    _verdict(console, "default layout equal too", report["baseline"]["outputs_equal"])
+    _verdict(console, "outputs with the default layout equal too", report["baseline"]["outputs_equal"])
     _verdict(
         console, "negative control: decode continued the context that prefill was given", report["negative_control"]
     )
+    _verdict(console, "the same control with the default layout", report["baseline"]["negative_control"])
     if report["first_difference"]:
         console.print(f"first difference: {report['first_difference']}", highlight=False, markup=False)
 

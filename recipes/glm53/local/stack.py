@@ -47,7 +47,7 @@ class State:
         try:
             raw = json.loads((run_dir / _STATE).read_text(encoding="utf-8"))
             return cls(**{**raw, "processes": tuple(Started(**item) for item in raw["processes"])})
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, TypeError, KeyError) as error:
             raise StackError(
@@ -85,23 +85,27 @@ class Stack:
         self._started: list[Started] = []
         self.url = ""
 
-    def up(self, progress: Progress, timeout_s: float = 600.0) -> None:
+    def up(self, progress: Progress, timeout_s: float = 600.0, *, replace: bool = False) -> None:
         """Start everything and return once a request has been answered.
 
-        Ends what it started if anything fails or the wait is interrupted. Raises StackError.
+        replace: end what still runs in the run directory; otherwise that is refused. Ends what it started if
+        anything fails or the wait is interrupted. Raises StackError.
         """
         self._refuse_bad_place()
+        if self._http_port is not None:
+            _refuse_taken(self._http_port)
+        state = State.read(self.run_dir)
+        if state and not replace and (alive := [one.name for one in state.processes if one.alive()]):
+            raise StackError(
+                f"{state.deployment} already runs in {self.run_dir} ({', '.join(alive)}), and its processes would be "
+                f"lost. End it first (glm53 down --run-dir {self.run_dir}), or choose another --run-dir."
+            )
         clean(self.run_dir, progress)
         self.run_dir.mkdir(parents=True, exist_ok=True)
         for old in [*self.run_dir.glob("*.log"), *self.run_dir.glob("*.jsonl"), *self.run_dir.glob("*.events")]:
             old.unlink()
         internal = free_ports(port_count(self.deployment) + 1, LOOPBACK)
-        http = self._http_port or internal[-1]
-        if not port_is_free(http, LOOPBACK):
-            raise StackError(
-                f"port {http} on {LOOPBACK} is in use, so the frontend cannot listen there. Stop what uses it "
-                "(`ss -ltnp` tells), choose another with --port, or leave --port out for a free one."
-            )
+        http = internal[-1] if self._http_port is None else self._http_port
         self.url = f"http://{LOOPBACK}:{http}"
         self._processes = render(self.deployment, Ports(http, internal[:-1]), self.run_dir, self._python)
         try:
@@ -163,6 +167,8 @@ class Stack:
         ).write(self.run_dir)
 
     def _refuse_bad_place(self) -> None:
+        if self.run_dir.exists() and not self.run_dir.is_dir():
+            raise StackError(f"run directory {self.run_dir} is a file. Choose a folder with --run-dir.")
         if len(os.fsencode(self.run_dir)) > _LONGEST_RUN_DIR:
             raise StackError(
                 f"run directory {self.run_dir} is {len(os.fsencode(self.run_dir))} bytes long, but the sockets in "
@@ -228,6 +234,14 @@ class Stack:
         )
 
 
+def _refuse_taken(port: int) -> None:
+    if not port_is_free(port, LOOPBACK):
+        raise StackError(
+            f"port {port} on {LOOPBACK} is in use, so the frontend cannot listen there. Stop what uses it "
+            "(`ss -ltnp` tells), choose another with --port, or leave --port out for a free one."
+        )
+
+
 def clean(run_dir: Path, progress: Progress) -> bool:
     """End what an earlier run left in `run_dir`; returns whether there was anything."""
     state = State.read(run_dir)
@@ -240,10 +254,13 @@ def clean(run_dir: Path, progress: Progress) -> bool:
 
 
 def report(run_dir: Path) -> dict[str, Any]:
-    """What runs in `run_dir`: {"deployment", "url", "healthy", "processes": [{"name", "pid", "alive", ...}]}."""
+    """What runs in `run_dir`, as plain data: deployment, url, answers, healthy, and processes (name, pid, alive, ...).
+
+    answers: whether the API does; healthy: whether it does and every process is alive.
+    """
     state = State.read(run_dir)
     if state is None:
-        return {"deployment": None, "url": None, "healthy": False, "processes": []}
+        return {"deployment": None, "url": None, "answers": False, "healthy": False, "processes": []}
     rows = [
         {
             "name": one.name,
@@ -255,14 +272,21 @@ def report(run_dir: Path) -> dict[str, Any]:
         for one in state.processes
     ]
     with httpx.Client(timeout=5.0, trust_env=False) as client:
-        healthy = all(row["alive"] for row in rows) and _answers(client, f"{state.url}/v1/models")
-    return {"deployment": state.deployment, "url": state.url, "healthy": healthy, "processes": rows}
+        answers = _answers(client, f"{state.url}/v1/models")
+    healthy = answers and all(row["alive"] for row in rows)
+    return {
+        "deployment": state.deployment,
+        "url": state.url,
+        "answers": answers,
+        "healthy": healthy,
+        "processes": rows,
+    }
 
 
 @contextmanager
 def running_stack(stack: Stack, progress: Progress) -> Iterator[Stack]:
-    """`stack` up inside the block and down after it, whatever happens in between."""
-    stack.up(progress)
+    """`stack` up inside the block and down after it, whatever happens; ends what an earlier run left."""
+    stack.up(progress, replace=True)
     try:
         yield stack
     finally:
