@@ -92,16 +92,16 @@ def prompt(length: int, seed: int = 0) -> list[int]:
 
 
 @contextmanager
-def child(site: str | None = None, **extra: str) -> Iterator[Callable[..., Any]]:
+def child(**extra: str) -> Iterator[Callable[..., Any]]:
     """``run(function, *args, **kwargs)`` calls a module-level function in the child; its result is pickled.
 
-    site: a folder of installed packages to add. extra: environment variables to add.
+    extra: environment variables to add.
     """
     with ProcessPoolExecutor(
         1,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_prepare,
-        initargs=({**ENVIRONMENT, **extra}, site),
+        initargs=({**ENVIRONMENT, **extra},),
     ) as pool:
 
         def run(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -118,9 +118,7 @@ def _called(function: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str,
         raise RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}") from None
 
 
-def _prepare(environ: dict[str, str], site: str | None) -> None:
-    if site is not None:
-        sys.path.insert(0, site)
+def _prepare(environ: dict[str, str]) -> None:
     for name in [name for name in os.environ if name.startswith("VLLM_")]:
         del os.environ[name]
     os.environ.update(environ)
@@ -139,6 +137,23 @@ def environment(**values: str) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def installed(site: str | None) -> Iterator[None]:
+    """The packages in the folder ``site`` beside the others, for the length of one engine."""
+    if site is None:
+        yield
+        return
+    from vllm_cpu_dsa.rows import row_formats
+
+    sys.path.insert(0, site)
+    row_formats.cache_clear()
+    try:
+        yield
+    finally:
+        sys.path.remove(site)
+        row_formats.cache_clear()
 
 
 @contextmanager
@@ -227,10 +242,14 @@ def generate(
     one_by_one: bool = False,
     prompt_logprobs: bool = False,
     environ: dict[str, str] | None = None,
+    site: str | None = None,
     **options: Any,
 ) -> Run:
-    """Answer the prompts greedily, all in one batch or one after another, ``rounds`` times."""
-    with environment(**(environ or {})), engine(model, **options) as llm, recorded_steps() as steps:
+    """Answer the prompts greedily, all in one batch or one after another, ``rounds`` times.
+
+    environ: variables, and site: a folder of installed packages, that the engine has besides.
+    """
+    with environment(**(environ or {})), installed(site), engine(model, **options) as llm, recorded_steps() as steps:
         answered = [ask(llm, prompts, tokens, one_by_one, prompt_logprobs) for _ in range(rounds)]
         return Run(
             answered,

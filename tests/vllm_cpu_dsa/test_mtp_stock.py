@@ -25,6 +25,11 @@ def model(folder: Any) -> Path:
     return folder(mtp=True, index_topk=TOPK)
 
 
+@pytest.fixture(scope="module")
+def alone(run: Callable[..., Any], model: Path) -> Any:
+    return run(generate, model, PROMPTS, tokens=TOKENS)
+
+
 def _mtp(tokens: int) -> dict[str, Any]:
     return {"speculative_config": {"method": "mtp", "num_speculative_tokens": tokens}}
 
@@ -37,8 +42,9 @@ def _mtp(tokens: int) -> dict[str, Any]:
         (2, {"environ": {"VLLM_KV_CACHE_LAYOUT": "BLHNC"}}),
     ],
 )
-def test_drafts_change_no_token(run: Callable[..., Any], model: Path, drafts: int, options: dict[str, Any]) -> None:
-    alone = run(generate, model, PROMPTS, tokens=TOKENS)
+def test_drafts_change_no_token(
+    run: Callable[..., Any], model: Path, alone: Any, drafts: int, options: dict[str, Any]
+) -> None:
     drafted = run(generate, model, PROMPTS, tokens=TOKENS, rounds=2, **options, **_mtp(drafts))
 
     assert [[a.tokens for a in answers] for answers in drafted.rounds] == [alone.tokens] * 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the pinned stock environment: make test")
 
-from dsa_engine import child, generate, prompt
+from dsa_engine import generate, prompt
 
 # Each row as its bfloat16 bytes, so that a bfloat16 model must answer as with plain rows, to the last bit, and
 # then four bytes of its own, so that a row is no whole number of anything else's rows.
@@ -47,28 +47,28 @@ def plain(run: Callable[..., Any], model: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def with_package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
-    """An engine process in which a package declares the format, as pip would have installed it."""
+def package(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with a package that declares the format, as pip would have installed it."""
     site = tmp_path_factory.mktemp("site")
     (site / "rowbytes.py").write_text(PACKAGE)
     info = site / "rowbytes-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rowbytes\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[vllm_cpu_dsa.row_formats]\nbytes = rowbytes:Bytes\n")
-    with child(site=str(site)) as call:
-        yield call
+    return str(site)
 
 
 @pytest.mark.parametrize("cache_dtype", ["fp8_ds_mla", "fp8"])
 @pytest.mark.parametrize("layout", ["LBNHC", "BLHNC"])
 def test_a_third_partys_rows_answer_exactly_as_plain_rows_of_the_same_values(
-    with_package: Callable[..., Any], model: Path, plain: Any, cache_dtype: str, layout: str
+    run: Callable[..., Any], package: str, model: Path, plain: Any, cache_dtype: str, layout: str
 ) -> None:
     """``fp8`` is a name whose cache vLLM hands over as FP8, ``fp8_ds_mla`` one that it leaves as bytes."""
-    found = with_package(
+    found = run(
         generate,
         model,
         PROMPTS,
+        site=package,
         tokens=16,
         rounds=2,
         dtype="bfloat16",

@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 
 import vllm_cpu_dsa
+from stockpatch import UnsupportedVersion
 
 
 @pytest.mark.parametrize("value", [None, "", "0"])
@@ -43,6 +45,17 @@ def test_a_bad_value_never_raises_in_the_platform_hook_where_vllm_would_swallow_
     monkeypatch.setenv("VLLM_CPU_DSA", "maybe")
 
     assert vllm_cpu_dsa.platform() is None
+
+
+def test_an_untested_release_of_vllm_stops_the_start_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "vllm-0.99.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.99.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("VLLM_CPU_DSA", "1")
+
+    with pytest.raises(UnsupportedVersion, match=r"vllm==0\.99\.0 is installed.*>=0\.31,<0\.34"):
+        vllm_cpu_dsa.register()
 
 
 def test_importing_the_package_its_register_and_its_guards_brings_in_no_stock_package() -> None:

@@ -16,55 +16,22 @@ pytest.importorskip("vllm", reason="needs the pinned stock environment: make tes
 
 from dsa_engine import ENVIRONMENT
 
-REGISTER = "from vllm.plugins import load_general_plugins; load_general_plugins(); print('started')"
 
-
-def _start(**environ: str | None) -> subprocess.CompletedProcess[str]:
-    base = {k: v for k, v in os.environ.items() if not k.startswith("VLLM_")}
-    merged = {**base, **ENVIRONMENT, **environ}
-    return subprocess.run(
-        [sys.executable, "-c", REGISTER],
-        env={name: value for name, value in merged.items() if value is not None},
+def test_a_target_device_that_makes_vllm_pass_over_the_platform_stops_the_start_up() -> None:
+    """vLLM drops a platform plugin without a word, but an error in a general plugin ends the process."""
+    others = {k: v for k, v in os.environ.items() if not k.startswith("VLLM_")}
+    done = subprocess.run(
+        [sys.executable, "-c", "from vllm.plugins import load_general_plugins as load; load(); print('started')"],
+        env={**others, **ENVIRONMENT, "VLLM_TARGET_DEVICE": "cpu"},
         capture_output=True,
         text=True,
         timeout=300,
     )
 
-
-def test_switched_on_it_starts() -> None:
-    done = _start()
-
-    assert done.stdout.splitlines()[-1:] == ["started"], done.stderr
-
-
-@pytest.mark.parametrize(
-    ("environ", "said"),
-    [
-        ({"VLLM_TARGET_DEVICE": "cpu"}, "VLLM_TARGET_DEVICE=cpu makes vLLM pass over every platform plugin"),
-        ({"VLLM_CPU_DSA": "yes"}, "VLLM_CPU_DSA='yes' is neither on nor off"),
-    ],
-)
-def test_a_setting_that_would_silently_leave_stocks_platform_stops_the_start_up(
-    environ: dict[str, str], said: str
-) -> None:
-    done = _start(**environ)
-
     assert done.returncode != 0
     assert "started" not in done.stdout
-    assert said in done.stderr
-
-
-def test_an_untested_release_of_vllm_stops_the_start_up(tmp_path: Path) -> None:
-    info = tmp_path / "vllm-0.99.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.99.0\n")
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-
-    done = _start(PYTHONPATH=path)
-
-    assert done.returncode != 0
-    assert "vllm==0.99.0 is installed" in done.stderr
-    assert "STOCKPATCH_ALLOW_UNTESTED" in done.stderr
+    assert "VLLM_CPU_DSA=1, but vLLM runs on vllm.platforms.cpu.CpuPlatform" in done.stderr
+    assert "VLLM_TARGET_DEVICE=cpu makes vLLM pass over every platform plugin: unset it" in done.stderr
 
 
 def refusal(model: Path, environ: dict[str, str], options: dict[str, Any]) -> str:
