@@ -232,8 +232,12 @@ def test_a_worker_that_dies_mid_transfer_fails_the_request_and_is_named(stack: S
             outcome.append(error)
 
     request = threading.Thread(target=ask)
+    before = _requests_received(victim)
     request.start()
-    _wait_until_busy(victim, request)
+    for _ in range(6000):
+        if _requests_received(victim) > before:
+            break
+        time.sleep(0.02)
     for process in _members(stack):
         if os.getsid(process.pid) == victim.pid:
             process.kill()
@@ -250,13 +254,9 @@ def test_a_worker_that_dies_mid_transfer_fails_the_request_and_is_named(stack: S
     assert not [pid for pid in members if _alive(pid)]
 
 
-def _wait_until_busy(victim: Started, request: threading.Thread) -> None:
-    """Return when the worker's log says that it received the request."""
-    seen = Path(victim.log).read_text(errors="replace").count("request received")
-    for _ in range(600):
-        if Path(victim.log).read_text(errors="replace").count("request received") > seen or not request.is_alive():
-            return
-        time.sleep(0.02)
+def _requests_received(worker: Started) -> int:
+    """How many requests a worker's log says have come in."""
+    return Path(worker.log).read_text(errors="replace").count("request received")
 
 
 def _alive(pid: int) -> bool:
