@@ -77,6 +77,14 @@ def _model(config: Any) -> Iterator[Unsupported]:
             "Set index_topk_pattern (F for full, S for shared, one letter a layer) in config.json",
         )
 
+    if derived[0] == "shared":
+        yield Unsupported(
+            "a first layer without an indexer",
+            "there is no earlier selection that it could share",
+            "a pattern that begins with a full layer",
+            "Correct index_topk_pattern in the model's config.json",
+        )
+
 
 def _indexer_types(config: Any) -> list[str]:
     """Which layers own an indexer, as vLLM's model code reads the config."""

@@ -92,6 +92,7 @@ def test_what_is_served_passes(served: dict[str, Any]) -> None:
             "indexer_types=",
             "keys that agree",
         ),
+        ({"model__index_topk_pattern": "SFFFFFFF"}, "a first layer without an indexer", "begins with a full layer"),
         ({"cache__cache_dtype": "fp8"}, "--kv-cache-dtype fp8", "auto (plain)"),
         ({"cache__block_size": 16}, "--block-size 16", "multiples of 64"),
         ({"cache__block_size": 96}, "--block-size 96", "multiples of 64"),
