@@ -245,6 +245,10 @@ def test_a_worker_that_dies_mid_transfer_fails_the_request_and_is_named(stack: S
 
     assert not request.is_alive()
     assert isinstance(outcome[0], APIError), outcome
+    for _ in range(300):  # gigabytes of memory take a moment to be given back
+        if not victim.alive():
+            break
+        time.sleep(0.1)
     with pytest.raises(StackError, match=r"prefill-0 died; the end of its log"):
         stack.check()
     state = report(stack.run_dir)
