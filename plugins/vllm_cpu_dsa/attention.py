@@ -57,7 +57,7 @@ def _attend_request(
     # Always the full width, so that a token's sums do not depend on what shares its batch.
     width = selected.shape[1]
     for first, last in chunks(request.start, request.stop, GATHERED_BYTES // (4 * q.shape[2] * width)):
-        picked = selected[first:last, :width].long()
+        picked = selected[first:last].long()
         none = picked < 0
         picked = picked.masked_fill(none, 0)
 

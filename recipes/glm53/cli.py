@@ -16,7 +16,7 @@ from rich.table import Table
 
 from glm53 import __version__
 from glm53.checks import check_model_folder
-from glm53.deployment import Deployment, DeploymentError, load
+from glm53.deployment import Deployment, DeploymentError, load, parse
 from glm53.local.stack import Stack, StackError, clean, report
 from glm53.model import ModelError, make
 from glm53.model.cli import app as model_app
@@ -171,8 +171,6 @@ def _read(path: Path, workers: dict[str, int | None]) -> Deployment:
     given = {role: count for role, count in workers.items() if count is not None}
     if not given:
         return chosen
-    from glm53.deployment import parse
-
     raw = chosen.model_dump(mode="json")
     raw["workers"] |= given
     return parse(raw, f"{path} with {given}")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
 
-__all__ = ["Deployment", "DeploymentError", "Finding", "load"]
+__all__ = ["Deployment", "DeploymentError", "Finding", "load", "parse"]
 
 
 @dataclass(frozen=True)

@@ -145,10 +145,6 @@ class Stack:
         """What a process needs in its environment to talk to this stack over Dynamo's request plane."""
         return next(process.env for process in self._processes if process.role == "frontend")
 
-    def log_of(self, name: str) -> Path:
-        """The log file of one process."""
-        return self._log(name)
-
     @property
     def started(self) -> tuple[Started, ...]:
         """The processes that were started."""
