@@ -11,7 +11,7 @@ import pytest
 
 from vllm_blhnc.settings import Settings
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "vllm_blhnc.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "blhnc.md"
 
 
 def test_rows_are_asked_for_unless_the_deployment_says_otherwise() -> None:
