@@ -14,6 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl import connector as stock
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_worker import NixlPushConnectorWorker  # noqa: E402
 
+from vllm_blhnc.metrics import BlockRowMetrics, BlockRowStats  # noqa: E402
 from vllm_blhnc.worker import BlockRowWorker, settings_of  # noqa: E402
 
 __all__ = ["NixlConnector", "NixlPullConnector", "NixlPushConnector"]
@@ -50,6 +51,16 @@ class _BlockRows:
         if settings_of(vllm_config).block_rows:
             return "BLHNC"
         return super().get_required_kvcache_layout(vllm_config)  # type: ignore[misc]
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> BlockRowStats:
+        """Statistics as a worker sent them, or empty ones."""
+        return BlockRowStats() if data is None else BlockRowStats(data=data)
+
+    @classmethod
+    def build_prom_metrics(cls, *arguments: Any) -> BlockRowMetrics:
+        """What the process that answers ``/metrics`` shows of them."""
+        return BlockRowMetrics(*arguments)
 
 
 class NixlPullConnector(_BlockRows, stock.NixlPullConnector):

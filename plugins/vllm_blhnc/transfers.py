@@ -22,7 +22,8 @@ class Transfer:
 
     request: the request id the notification carries. operation: "READ" (pull) or "WRITE" (push).
     blocks: cache blocks moved. runs: runs of ids consecutive on both sides. regions: NIXL regions they span.
-    descriptors, nbytes, post_us, transfer_us: NIXL's telemetry; bytes and microseconds.
+    descriptors, nbytes, post_us, transfer_us: NIXL's telemetry; bytes and microseconds. post_us is part of
+        transfer_us, which ends when vLLM asks and finds the transfer done.
     """
 
     request: str
@@ -35,6 +36,15 @@ class Transfer:
     nbytes: int
     post_us: float
     transfer_us: float
+
+    def line(self) -> str:
+        """Every figure as ``key=value``, for a log that is read with grep."""
+        return (
+            f"request={self.request} operation={self.operation} layout={self.layout} blocks={self.blocks} "
+            f"runs={self.runs} blocks_per_run={self.blocks / max(self.runs, 1):.1f} regions={self.regions} "
+            f"descriptors={self.descriptors} bytes={self.nbytes} post_us={self.post_us:.0f} "
+            f"wire_us={self.transfer_us - self.post_us:.0f} transfer_us={self.transfer_us:.0f}"
+        )
 
 
 class RecordingAgent:
@@ -79,7 +89,7 @@ class RecordingAgent:
     def get_xfer_telemetry(self, handle: Any) -> Any:
         """As NIXL's own; vLLM reads it once, when the transfer is done."""
         telemetry = self._agent.get_xfer_telemetry(handle)
-        if (posted := self._posted.pop(handle, None)) is not None:
+        if (posted := self._posted.pop(handle, None)) is not None and telemetry is not None:
             request, operation, blocks, runs, regions = posted
             self._sink(
                 Transfer(

@@ -26,6 +26,7 @@ from vllm_blhnc.checks import (
     peer_differences,
     wrong_layout,
 )
+from vllm_blhnc.metrics import BlockRowStats
 from vllm_blhnc.plan import block_row
 from vllm_blhnc.settings import KEY, Settings
 from vllm_blhnc.stock import release
@@ -65,6 +66,8 @@ class BlockRowWorker:
             # Stock has moved a CPU worker's main thread to the machine's last core, which it keeps free when it
             # binds the compute threads. Unbound, that would crowd all workers of a machine onto one core.
             os.sched_setaffinity(0, cores)
+        self.xfer_stats = BlockRowStats()
+        self._row_padding = 0  # bytes without KV in each block that NIXL moves; known once caches are registered
         self.nixl_wrapper: Any = RecordingAgent(
             self.nixl_wrapper, self._settings.layout, lambda: self.num_regions, self._sink()
         )
@@ -74,7 +77,8 @@ class BlockRowWorker:
         to_file = append_to(path) if path else None
 
         def record(transfer: Transfer) -> None:
-            _log.debug("KV transfer %s", transfer)
+            _log.debug("KV transfer %s", transfer.line())
+            self.xfer_stats.record_blocks(transfer, self._row_padding)
             if to_file:
                 to_file(transfer)
 
@@ -84,6 +88,7 @@ class BlockRowWorker:
         """Register as stock does, then compare what was registered with what the cache specs ask for."""
         if not self._settings.block_rows:
             super().register_kv_caches(kv_caches)  # type: ignore[misc]
+            self._count_rows(kv_caches)
             return
         if self.kv_cache_layout != "BLHNC":  # type: ignore[attr-defined]
             raise LayoutError(wrong_layout(self.kv_cache_layout))  # type: ignore[attr-defined]
@@ -108,6 +113,7 @@ class BlockRowWorker:
             row,
             pages,
         )
+        self._count_rows(kv_caches)
         _log.info(
             "vllm_blhnc: %d caches in one region of %d rows, %d bytes each (%d of KV, aligned to %d)",
             len(specs),
@@ -115,6 +121,15 @@ class BlockRowWorker:
             row.nbytes,
             row.payload,
             row.alignment,
+        )
+
+    def _count_rows(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        mine = self._own_metadata()
+        moved = sum(mine["block_lens"])
+        pages = sum(spec.page_size_bytes for name, spec in self._layer_specs.items() if name in kv_caches)
+        self._row_padding = moved - pages
+        self.xfer_stats.record_rows(
+            mine["kv_cache_layout"], regions=self.num_regions, nbytes=moved, padding=self._row_padding
         )
 
     def add_remote_agent(self, nixl_agent_meta: NixlAgentMetadata, *args: Any, **kwargs: Any) -> str:
@@ -143,6 +158,7 @@ class BlockRowWorker:
                     "dtype, --kv-cache-dtype, the draft model, pull against push, or the plugin on one side "
                     "only: make them equal"
                 ]
+            self.xfer_stats.record_refused_peer()
             raise HandshakeMismatch(_refusal(f"{host}:{port}", found)) from error
 
     def _refuse_if_different(self, peer: NixlAgentMetadata) -> None:
@@ -150,6 +166,7 @@ class BlockRowWorker:
         fields = MUST_MATCH if self._settings.block_rows else ("kv_cache_layout",)
         as_sent = msgspec.msgpack.decode(msgspec.msgpack.encode(peer))
         if found := peer_differences(self._own_metadata(), as_sent, fields):
+            self.xfer_stats.record_refused_peer()
             raise HandshakeMismatch(_refusal(peer.engine_id, found))
 
     def _own_metadata(self) -> dict[str, Any]:

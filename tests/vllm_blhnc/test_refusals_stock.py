@@ -109,6 +109,7 @@ def _meet(method: str, layout: str, peer_differs_in: dict[str, Any]) -> None:
     )
 
     from vllm_blhnc.connector import NixlPushConnector
+    from vllm_blhnc.metrics import BlockRowStats
     from vllm_blhnc.settings import Settings
 
     metadata: dict[str, Any] = {
@@ -128,6 +129,7 @@ def _meet(method: str, layout: str, peer_differs_in: dict[str, Any]) -> None:
     }
     worker: Any = object.__new__(NixlPushConnector._worker_class)
     worker._settings = Settings(layout=layout)
+    worker.xfer_stats = BlockRowStats()
     worker.xfer_handshake_metadata = NixlHandshakePayload("", msgspec.msgpack.encode(metadata))
     getattr(worker, method)(NixlAgentMetadata(**metadata | {"engine_id": "there"} | peer_differs_in))
 
