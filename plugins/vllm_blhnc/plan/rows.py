@@ -1,4 +1,4 @@
-"""Arithmetic of block rows and descriptors: numbers in, numbers out, standard library only.
+"""Block rows, runs of blocks and the descriptors they cost.
 
 A *block* is one page of every cache layer. Under BLHNC the pages of a block lie side by side, so a block is
 one contiguous *row*; NIXL moves a *run* of rows whose ids are consecutive on both sides as one descriptor.
