@@ -9,11 +9,13 @@ from typing import Any
 from vllm_blhnc.plan import BlockRow
 
 __all__ = [
+    "FACTS",
     "MUST_MATCH",
     "HandshakeMismatch",
     "LayoutError",
     "Registered",
     "check_registration",
+    "comparable",
     "peer_differences",
     "wrong_layout",
 ]
@@ -54,9 +56,8 @@ def check_registration(seen: Registered, row: BlockRow, pages: Mapping[str, int]
         raise LayoutError(
             f"NIXL regions have lengths {_some(seen.lengths)} and strides {_some(seen.strides)} bytes, but "
             f"whole rows need one region with both equal to {row.nbytes} ({row.payload} of KV, aligned to "
-            f"{row.alignment}): more regions, or gaps between rows, cost one descriptor per page. Caches that "
-            "are not replicated MLA (a GQA draft model, Mamba state) cannot be in a row: remove the draft "
-            'model or set kv_connector_extra_config.blhnc.layout="stock".'
+            f"{row.alignment}): more regions, or gaps between rows, cost one descriptor per page. Set "
+            'kv_connector_extra_config.blhnc.layout="stock" and report this with the model\'s config.json.'
         )
     if missing := sorted(set(pages) - set(seen.members)):
         raise LayoutError(
@@ -69,9 +70,9 @@ def check_registration(seen: Registered, row: BlockRow, pages: Mapping[str, int]
         if nbytes != pages[name] or offset < end or offset + nbytes > row.payload:
             raise LayoutError(
                 f"page of {name} lies at bytes {offset}..{offset + nbytes} of the row, but it must be "
-                f"{pages[name]} bytes, start at or after {end} and end by {row.payload}: pages would overlap "
-                'or be cut off. Set kv_connector_extra_config.blhnc.layout="stock" and report this with the '
-                "model's config.json."
+                f"{pages[name]} bytes, start at or after {end} and end by {row.payload}: pages would overlap, "
+                "be cut off or stay behind. Leave --speculative-config out if it is a draft model's, or set "
+                'kv_connector_extra_config.blhnc.layout="stock", and report this with the model\'s config.json.'
             )
         end = offset + nbytes
     if bad := {name: stride for name, stride in seen.layer_strides.items() if stride != row.nbytes}:
@@ -91,7 +92,7 @@ def wrong_layout(seen: str) -> str:
     )
 
 
-#: Field of the handshake metadata -> what a user must make equal on prefill and decode.
+#: Field of stock's handshake metadata -> what a user must make equal on prefill and decode.
 MUST_MATCH = {
     "kv_cache_layout": "VLLM_KV_CACHE_LAYOUT and kv_connector_extra_config.blhnc.layout",
     "block_size": "--block-size",
@@ -100,15 +101,43 @@ MUST_MATCH = {
     "block_lens": "--kv-cache-dtype, --block-size, the model, its draft model and the plugin on both sides",
     "block_strides": "--kv-cache-dtype, --block-size and the plugin on both sides",
     "packed_member_layouts": "the model, its draft (MTP) layers and the vLLM release",
+    "dcp_size": "--decode-context-parallel-size",
+    "pcp_size": "--prefill-context-parallel-size",
 }
+
+#: Field that workers of this plugin add -> the same. Its first entry is missing where the plugin is.
+FACTS = {
+    "vllm_blhnc": 'the glm53-blackwell release and "kv_connector_module_path": "vllm_blhnc.connector"',
+    "vllm": "the vLLM release",
+    "nixl": "the NIXL release",
+    "nixl_connector_version": "the vLLM release, which brings its NIXL connector,",
+    "transfer_mode": "kv_connector (NixlConnector and NixlPullConnector pull, NixlPushConnector pushes)",
+    "model": "--model, as text,",
+    "dtype": "--dtype",
+    "cache_dtype": "--kv-cache-dtype",
+    "model_layers": "the model's config.json and --hf-overrides",
+    "speculative_method": "--speculative-config",
+    "speculative_tokens": "num_speculative_tokens in --speculative-config",
+    "draft_model": "the model in --speculative-config",
+    "draft_tensor_parallel_size": "--tensor-parallel-size, over whose ranks the draft's heads are split,",
+    "hybrid_kv_cache_manager": "--disable-hybrid-kv-cache-manager",
+}
+
+
+def comparable(peer: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields in which a peer can be told different: of a peer without the plugin, which has no facts, only
+    the first fact."""
+    facts = tuple(FACTS)
+    return (*(facts if facts[0] in peer else facts[:1]), *MUST_MATCH)
 
 
 def peer_differences(
     mine: Mapping[str, Any], peer: Mapping[str, Any], fields: Iterable[str] = tuple(MUST_MATCH)
 ) -> list[str]:
-    """One sentence per field of the handshake metadata in which the peer's cache differs from this worker's.
+    """One sentence per field in which the peer's deployment differs from this worker's.
 
-    Both are `NixlAgentMetadata` as plain mappings; a field one side lacks counts as different.
+    Both are the handshake metadata as plain mappings, with facts or without; a field one side lacks counts as
+    different.
     """
     found = []
     for field in fields:
@@ -122,7 +151,7 @@ def peer_differences(
                 if seen[0] != seen[1]
                 else f"{field} is {seen[0]} here and at the peer, but not in detail"
             )
-            + f": make {MUST_MATCH[field]} equal"
+            + f": make {MUST_MATCH.get(field) or FACTS[field]} equal"
         )
     return found
 

@@ -8,27 +8,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import zmq
-from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import (
-    GET_META_MSG,
-    NixlAgentMetadata,
-    NixlHandshakePayload,
-)
-from vllm.distributed.kv_transfer.kv_connector.v1.nixl.utils import zmq_ctx
-from vllm.utils.network_utils import make_zmq_path
 
-from vllm_blhnc.checks import (
-    MUST_MATCH,
-    HandshakeMismatch,
-    LayoutError,
-    Registered,
-    check_registration,
-    peer_differences,
-    wrong_layout,
-)
+from vllm_blhnc.checks import LayoutError, Registered, check_registration, wrong_layout
+from vllm_blhnc.handshake import RowPayload, facts
 from vllm_blhnc.metrics import BlockRowStats
+from vllm_blhnc.peers import CheckedPeers
 from vllm_blhnc.plan import block_row
-from vllm_blhnc.settings import KEY, Settings
+from vllm_blhnc.requirements import head_sharded, refuse_configuration, refuse_groups, refuse_split_blocks
+from vllm_blhnc.settings import Settings
 from vllm_blhnc.stock import release
 from vllm_blhnc.transfers import RecordingAgent, Transfer, append_to
 
@@ -45,18 +32,25 @@ def settings_of(vllm_config: Any) -> Settings:
     return Settings.read(vllm_config.kv_transfer_config.kv_connector_extra_config)
 
 
-class BlockRowWorker:
+class BlockRowWorker(CheckedPeers):
     """Mixin in front of a stock NIXL worker class (pull or push), for the layout the settings ask for."""
 
     # Supplied by the stock worker class.
+    _TRANSFER_MODE: str
     _layer_specs: dict[str, Any]
     _supports_pp_hma: bool
+    block_size: int
+    dcp_size: int
+    kv_cache_config: Any
     num_regions: int
+    pcp_size: int
+    vllm_config: Any
+    world_size: int
 
     def __init__(self, vllm_config: Any, engine_id: str, kv_cache_config: Any) -> None:
         self._settings = settings_of(vllm_config)
         if self._settings.block_rows:
-            _refuse_what_has_no_rows(vllm_config)
+            refuse_configuration(vllm_config)
             # Push workers have the switch on by themselves.
             if release().rows_need_switch:
                 self._supports_pp_hma = True
@@ -84,10 +78,22 @@ class BlockRowWorker:
 
         return record
 
+    def _sync_block_size_with_kernel(self) -> None:
+        """As stock, which looks for a block size that all attention backends take; rows need the one asked for."""
+        asked = self.block_size
+        super()._sync_block_size_with_kernel()  # type: ignore[misc]
+        if self._settings.block_rows:
+            refuse_split_blocks(asked, self.block_size)
+
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        """Register as stock does, then compare what was registered with what the cache specs ask for."""
+        """Register as stock does, then compare what was registered with what the cache specs ask for.
+
+        Stock would register each page of a GQA draft model beside the rows that hold it, and so send its bytes
+        twice. It is given the replicated caches alone, and the rows then carry the draft's pages.
+        """
         if not self._settings.block_rows:
             super().register_kv_caches(kv_caches)  # type: ignore[misc]
+            self._publish({}, None)
             self._count_rows(kv_caches)
             return
         if self.kv_cache_layout != "BLHNC":  # type: ignore[attr-defined]
@@ -97,8 +103,14 @@ class BlockRowWorker:
                 f"kv_buffer_device={self.kv_buffer_device} stages KV in host buffers that "  # type: ignore[attr-defined]
                 "hold one layer each, so there are no rows to register. Leave kv_buffer_device at its default."
             )
-        super().register_kv_caches(kv_caches)  # type: ignore[misc]
         specs = {name: spec for name, spec in self._layer_specs.items() if name in kv_caches}
+        drafts = head_sharded(specs)
+        refuse_groups(self.kv_cache_config, drafts, (self.dcp_size, self.pcp_size))
+        super().register_kv_caches({k: v for k, v in kv_caches.items() if k not in drafts})  # type: ignore[misc]
+        self.device_kv_caches = kv_caches
+        base = self._own_metadata()["kv_caches_base_addr"][0]
+        pages_of_drafts = {k: (kv_caches[k].data_ptr() - base, specs[k].page_size_bytes) for k in drafts}
+        self._publish(pages_of_drafts, self.world_size if drafts else None)
         pages = {name: spec.page_size_bytes for name, spec in specs.items()}
         row = block_row(pages, [release().alignment(spec) for spec in specs.values()])
         mine = self._own_metadata()
@@ -123,6 +135,18 @@ class BlockRowWorker:
             row.alignment,
         )
 
+    def _publish(self, pages_of_drafts: dict[str, tuple[int, int]], draft_ranks: int | None) -> None:
+        """Tell peers what stock does not know: pages (offset and length in bytes) inside the rows, and the facts."""
+        mine = self._own_metadata()
+        mine["packed_member_layouts"] |= pages_of_drafts
+        # From 0.33 on stock compares them with the peer's.
+        self._packed_member_layouts = {name: (page[0], page[1]) for name, page in mine["packed_member_layouts"].items()}
+        self.xfer_handshake_metadata = RowPayload(
+            compatibility_hash=self.compat_hash,
+            agent_metadata_bytes=msgspec.msgpack.encode(mine),
+            blhnc=facts(self.vllm_config, self._TRANSFER_MODE, draft_ranks),
+        )
+
     def _count_rows(self, kv_caches: dict[str, torch.Tensor]) -> None:
         mine = self._own_metadata()
         moved = sum(mine["block_lens"])
@@ -131,75 +155,3 @@ class BlockRowWorker:
         self.xfer_stats.record_rows(
             mine["kv_cache_layout"], regions=self.num_regions, nbytes=moved, padding=self._row_padding
         )
-
-    def add_remote_agent(self, nixl_agent_meta: NixlAgentMetadata, *args: Any, **kwargs: Any) -> str:
-        """Accept a peer only if its rows hold the same pages in the same places."""
-        self._refuse_if_different(nixl_agent_meta)
-        return super().add_remote_agent(nixl_agent_meta, *args, **kwargs)  # type: ignore[misc]
-
-    def _add_notif_only_remote_agent(self, metadata: NixlAgentMetadata, *args: Any, **kwargs: Any) -> str:
-        """The same check where decode waits for prefill's writes; prefill's refusal would not reach it."""
-        self._refuse_if_different(metadata)
-        return super()._add_notif_only_remote_agent(metadata, *args, **kwargs)  # type: ignore[misc]
-
-    def _nixl_handshake(self, host: str, port: int, *args: Any, **kwargs: Any) -> Any:
-        """As stock; where its compatibility hash says no, ask the peer again and say what differs."""
-        try:
-            return super()._nixl_handshake(host, port, *args, **kwargs)  # type: ignore[misc]
-        except RuntimeError as error:
-            if "compatibility hash mismatch" not in str(error):
-                raise
-            peer = _ask_peer(host, port)
-            if peer is None:
-                found = ["vLLM's compatibility hash differs, and the peer did not answer what its cache is like"]
-            else:
-                found = peer_differences(self._own_metadata(), peer) or [
-                    "its cache has the same shape, so the difference is the vLLM release, the model path or "
-                    "dtype, --kv-cache-dtype, the draft model, pull against push, or the plugin on one side "
-                    "only: make them equal"
-                ]
-            self.xfer_stats.record_refused_peer()
-            raise HandshakeMismatch(_refusal(f"{host}:{port}", found)) from error
-
-    def _refuse_if_different(self, peer: NixlAgentMetadata) -> None:
-        # With layout "stock" everything but the layout is stock's business: it supports pairs that differ.
-        fields = MUST_MATCH if self._settings.block_rows else ("kv_cache_layout",)
-        as_sent = msgspec.msgpack.decode(msgspec.msgpack.encode(peer))
-        if found := peer_differences(self._own_metadata(), as_sent, fields):
-            self.xfer_stats.record_refused_peer()
-            raise HandshakeMismatch(_refusal(peer.engine_id, found))
-
-    def _own_metadata(self) -> dict[str, Any]:
-        payload = self.xfer_handshake_metadata  # type: ignore[attr-defined]
-        return msgspec.msgpack.decode(payload.agent_metadata_bytes)
-
-
-def _refusal(peer: str, differences: list[str]) -> str:
-    return f"prefill and decode do not agree, nothing is read from peer {peer}: " + "; ".join(differences) + "."
-
-
-def _refuse_what_has_no_rows(vllm_config: Any) -> None:
-    stock = f'kv_connector_extra_config.{KEY}.layout="stock"'
-    if not vllm_config.model_config.use_mla:
-        raise LayoutError(
-            f"model {vllm_config.model_config.model} has no MLA, and only MLA pages, which every tensor-parallel "
-            f"rank holds whole, can travel as rows. Serve an MLA model, or set {stock}."
-        )
-    stages = vllm_config.parallel_config.pipeline_parallel_size
-    if stages > 1:
-        raise LayoutError(
-            f"pipeline_parallel_size={stages}: a stage holds only part of each row, so there are no whole rows "
-            f"to move. Use --pipeline-parallel-size 1, or set {stock}."
-        )
-
-
-def _ask_peer(host: str, port: int) -> dict[str, Any] | None:
-    """The metadata of the peer's first worker, decoded without its schema; None if it does not answer."""
-    with zmq_ctx(zmq.REQ, make_zmq_path("tcp", host, port)) as socket:
-        socket.setsockopt(zmq.RCVTIMEO, 5000)  # milliseconds
-        socket.send(msgspec.msgpack.encode((GET_META_MSG, 0, 0)))
-        try:
-            payload = msgspec.msgpack.decode(socket.recv_multipart()[0], type=NixlHandshakePayload)
-            return msgspec.msgpack.decode(payload.agent_metadata_bytes)
-        except (zmq.Again, msgspec.DecodeError):
-            return None

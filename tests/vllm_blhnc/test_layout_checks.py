@@ -53,12 +53,14 @@ def test_gaps_between_pages_are_accepted_if_they_fit_the_payload() -> None:
             {"lengths": [900]},
             "lengths [900] and strides [1024]",
             "both equal to 1024",
-            "draft",
+            'layout="stock"',
             id="gap-after-payload",
         ),
-        pytest.param({"strides": [2048]}, "strides [2048]", "both equal to 1024", "draft", id="stride-too-long"),
         pytest.param(
-            {"lengths": [1024, 64], "strides": [1024, 64]}, "[1024, 64]", "one region", "GQA", id="draft-region"
+            {"strides": [2048]}, "strides [2048]", "both equal to 1024", 'layout="stock"', id="stride-too-long"
+        ),
+        pytest.param(
+            {"lengths": [1024, 64], "strides": [1024, 64]}, "[1024, 64]", "one region", "report", id="second-region"
         ),
         pytest.param({"lengths": [], "strides": []}, "lengths []", "one region", 'layout="stock"', id="nothing"),
         pytest.param(
@@ -127,6 +129,8 @@ def _metadata() -> dict[str, Any]:
         "block_lens": [1024],
         "block_strides": [1024],
         "packed_member_layouts": {"0.indexer": [0, 100], "0.attn": [100, 400], "1.attn": [500, 400]},
+        "dcp_size": 1,
+        "pcp_size": 1,
     }
 
 
@@ -146,6 +150,8 @@ def test_peers_may_differ_in_what_rows_do_not_depend_on() -> None:
         ("physical_blocks_per_logical_kv_block", 2, "1 here", "2 at the peer", "--block-size"),
         ("block_lens", [2048], "1 regions of [1024]", "1 regions of [2048]", "--kv-cache-dtype"),
         ("block_lens", [1024, 64], "1 regions of [1024]", "2 regions of [64, 1024]", "draft model"),
+        ("dcp_size", 2, "1 here", "2 at the peer", "--decode-context-parallel-size"),
+        ("pcp_size", 2, "1 here", "2 at the peer", "--prefill-context-parallel-size"),
         ("block_strides", [2048], "[1024] bytes here", "[2048] bytes at the peer", "--block-size"),
         (
             "packed_member_layouts",
