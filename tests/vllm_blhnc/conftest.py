@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import vllm_process
+from vllm_server import Server
 
 #: Longest wait for one answer in seconds; a quiet machine needs less than ten.
 PATIENCE = 300
@@ -212,6 +213,55 @@ def start_engine(forked: None, model: Path, tmp_path_factory: pytest.TempPathFac
     yield start
     for engine in started:
         engine.kill()
+
+
+StartServer = Callable[..., Server]
+
+
+@pytest.fixture(scope="module")
+def start_server(forked: None, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+    """``start_server("kv_consumer", "BLHNC")`` returns at once; `Server.wait` waits until it answers.
+
+    arguments: further ones of ``vllm serve``. within: puts the connector's configuration into another one.
+    """
+    folder = tmp_path_factory.mktemp("servers")
+    started: list[Server] = []
+
+    def start(
+        role: str,
+        layout: str,
+        *,
+        connector: str = "NixlConnector",
+        arguments: tuple[str, ...] = (),
+        environment: dict[str, str] | None = None,
+        within: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config,
+    ) -> Server:
+        name = f"{len(started)}-{role}-{layout}"
+        log = folder / f"{name}.jsonl"
+        config = {
+            "kv_connector": connector,
+            "kv_connector_module_path": "vllm_blhnc.connector",
+            "kv_role": role,
+            "kv_load_failure_policy": "fail",
+            "kv_connector_extra_config": {
+                "blhnc": {"layout": layout, "progress_delay_us": 2000, "transfer_log": str(log)}
+            },
+        }
+        options = f"""--served-model-name glm --dtype float32 --block-size 64 --max-model-len 1024 --max-num-seqs 4
+            --max-num-batched-tokens 192 --kv-cache-memory-bytes {64 << 20} --enforce-eager --no-enable-log-requests"""
+        server = Server(
+            folder / f"{name}.log",
+            log,
+            _free_port(),
+            [str(model), *options.split(), "--kv-transfer-config", json.dumps(within(config)), *arguments],
+            {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(_free_port())} | (environment or {}),
+        )
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.kill()
 
 
 Call = Callable[..., Any]

@@ -7,12 +7,13 @@ UCX crashes.
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-__all__ = ["call", "serve"]
+__all__ = ["call", "serve", "serve_http"]
 
 
 def _settle(log: str, environment: dict[str, str]) -> None:
@@ -56,6 +57,16 @@ def serve(commands: Connection, log: str, environment: dict[str, str], arguments
         except EOFError:
             return
         commands.send(("value", _generate(llm, requests)))
+
+
+def serve_http(log: str, environment: dict[str, str], arguments: list[str]) -> None:
+    """Be the command ``vllm`` with these arguments, in a process group of its own."""
+    os.setsid()
+    _settle(log, environment)
+    sys.argv = ["vllm", *arguments]
+    from vllm.entrypoints.cli.main import main
+
+    main()
 
 
 def _generate(llm: Any, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
