@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm_blhnc import patches
+from vllm_blhnc import alignment, patches
 from vllm_blhnc.stock import VLLM
 
 VLLM.require()  # Before the imports below: on a release that moved them, the reader needs to see why.
@@ -48,7 +48,10 @@ class _BlockRows:
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
         """BLHNC, or with layout "stock" what stock asks for."""
-        if settings_of(vllm_config).block_rows:
+        settings = settings_of(vllm_config)
+        # The engine core calls this between collecting the cache specifications and planning the cache.
+        alignment.ask(vllm_config.cache_config, settings.row_alignment_tokens)
+        if settings.block_rows:
             return "BLHNC"
         return super().get_required_kvcache_layout(vllm_config)  # type: ignore[misc]
 

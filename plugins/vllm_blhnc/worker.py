@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from vllm_blhnc.alignment import check_row
 from vllm_blhnc.checks import LayoutError, Registered, check_registration, wrong_layout
 from vllm_blhnc.handshake import RowPayload, facts
 from vllm_blhnc.metrics import BlockRowStats
@@ -125,6 +126,7 @@ class BlockRowWorker(CheckedPeers):
             row,
             pages,
         )
+        check_row(row, specs.values(), self._settings.row_alignment_tokens)
         self._count_rows(kv_caches)
         _log.info(
             "vllm_blhnc: %d caches in one region of %d rows, %d bytes each (%d of KV, aligned to %d)",

@@ -21,7 +21,7 @@ def test_rows_are_asked_for_unless_the_deployment_says_otherwise() -> None:
 
 
 def test_every_setting_is_read() -> None:
-    given = {"layout": "stock", "transfer_log": "logs/t.jsonl", "progress_delay_us": 0}
+    given = {"layout": "BLHNC", "transfer_log": "logs/t.jsonl", "progress_delay_us": 0, "row_alignment_tokens": 64}
 
     assert dataclasses.asdict(Settings.read({"blhnc": given})) == given
 
@@ -38,6 +38,14 @@ def test_every_setting_is_read() -> None:
         ({"progress_delay_us": 1.5}, "blhnc.progress_delay_us=1.5", "a whole number from 0 to 1000000"),
         ({"progress_delay_us": "1"}, "blhnc.progress_delay_us='1'", "a whole number from 0 to 1000000"),
         ({"progress_delay_us": True}, "blhnc.progress_delay_us=True", "a whole number from 0 to 1000000"),
+        ({"row_alignment_tokens": 0}, "row_alignment_tokens=0", "a divisor of --block-size, such as 32 or 64"),
+        ({"row_alignment_tokens": 64.0}, "row_alignment_tokens=64.0", "a divisor of --block-size"),
+        ({"row_alignment_tokens": True}, "row_alignment_tokens=True", "a divisor of --block-size"),
+        (
+            {"row_alignment_tokens": 64, "layout": "stock"},
+            "row_alignment_tokens=64",
+            'left out with layout="stock", which has no rows',
+        ),
         ("BLHNC", "kv_connector_extra_config.blhnc='BLHNC'", "an object"),
         (None, "kv_connector_extra_config.blhnc=None", "an object"),
     ],
@@ -46,14 +54,14 @@ def test_an_unusable_value_is_refused_with_what_is_allowed(given: Any, seen: str
     with pytest.raises(ValueError, match="Correct it in --kv-transfer-config") as refused:
         Settings.read({"blhnc": given})
 
-    assert f"{seen} is not usable; it must be {allowed}." in str(refused.value)
+    assert f"{seen} is not usable; it must be {allowed}" in str(refused.value)
 
 
 def test_a_misspelt_setting_is_refused_with_those_that_exist() -> None:
     with pytest.raises(ValueError, match=re.escape("unknown keys ['Layout', 'log']")) as refused:
         Settings.read({"blhnc": {"log": "x", "Layout": "BLHNC"}})
 
-    assert "Allowed are ['layout', 'progress_delay_us', 'transfer_log']" in str(refused.value)
+    assert "Allowed are ['layout', 'progress_delay_us', 'row_alignment_tokens', 'transfer_log']" in str(refused.value)
 
 
 def test_every_setting_has_its_row_in_the_docs() -> None:
