@@ -20,6 +20,7 @@ from glm53.deployment import Deployment, DeploymentError, load, parse
 from glm53.local.stack import Stack, StackError, clean, report
 from glm53.model import ModelError, make
 from glm53.model.cli import app as model_app
+from glm53.plan.cli import app as plan_app
 
 __all__ = ["app"]
 
@@ -31,6 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(model_app, name="model")
+app.add_typer(plan_app, name="plan")
 
 _out = Console()
 _err = Console(stderr=True)

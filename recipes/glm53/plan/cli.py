@@ -1,0 +1,24 @@
+"""The ``glm53 plan`` commands."""
+
+from __future__ import annotations
+
+import typer
+
+from glm53.plan.blhnc import blhnc
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="plan",
+    help="Compute what a deployment will cost from the model's config.json: no GPU and no vLLM needed.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `plan` a group of commands however many it has."""
+
+
+app.command()(blhnc)
