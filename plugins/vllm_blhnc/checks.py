@@ -99,7 +99,8 @@ MUST_MATCH = {
     "attn_backend_name": "--attention-backend",
     "physical_blocks_per_logical_kv_block": "--block-size and --attention-backend",
     "block_lens": "--kv-cache-dtype, --block-size, the model, its draft model and the plugin on both sides",
-    "block_strides": "--kv-cache-dtype, --block-size and the plugin on both sides",
+    "block_strides": "--kv-cache-dtype, --block-size, kv_connector_extra_config.blhnc.row_alignment_tokens, "
+    "--attention-backend and the plugin on both sides",
     "packed_member_layouts": "the model, its draft (MTP) layers and the vLLM release",
     "dcp_size": "--decode-context-parallel-size",
     "pcp_size": "--prefill-context-parallel-size",
