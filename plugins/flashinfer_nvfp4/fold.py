@@ -1,0 +1,214 @@
+"""Power-of-two latent fold: each layer's latent is brought to the size that NVFP4 scales hold best, at no cost.
+
+A row has no room for an outer scale, so a layer whose latents are small (GLM's first layers) gets subnormal e4m3
+block scales and loses accuracy. But the latent is produced by a norm and consumed by a linear map only: multiplying
+``kv_a_layernorm`` by ``s = 2**k`` and dividing ``kv_b_proj`` by it leaves every logit and every output bit as it
+was, because a power of two changes exponents only, while the cache holds ``s`` times the latent.
+
+``k`` needs no data: an RMS norm's output has the root mean square of the norm's weight, so ``k`` is chosen such that
+the weight's becomes one (from ``2**-0.5`` to below ``2**0.5``). No row can then saturate: a normalized element is at
+most sqrt(512) and a weight at most sqrt(512) times the root mean square, so a latent is below 725 of 2688.
+
+`LatentFolds` changes the tensors of a model in place and remembers, by checksum, which exponent each of them carries.
+So folding twice changes nothing, weights that were loaded again are folded again, and one tensor loaded without the
+other is brought back in step.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from flashinfer_nvfp4.errors import FoldRefused
+from flashinfer_nvfp4.exponents import PLAIN, checksum, scale_exactly, scaled
+
+__all__ = ["LatentFolds", "fold_exponent", "fold_model", "mla_tensors", "unfold_model"]
+
+LARGEST_EXPONENT = 64
+
+PARTS = re.compile(r"\b(?:kv_a_layernorm|kv_b_proj)\.")
+NORM = re.compile(r"(?P<layer>(?:.*\.)?)kv_a_layernorm\.weight")
+SCALES = ("weight_scale_inv", "weight_scale_2", "weight_scale")
+"""What multiplies a quantized weight, the outermost first: FP8 in blocks, ModelOpt's NVFP4, FP8 and MXFP8."""
+KNOWN = {"weight", "bias", "input_scale", *SCALES}
+
+_FOLDS = "_flashinfer_nvfp4_folds"
+_DERIVED = ("W_UK_T", "W_UV", "W_K", "W_V")
+"""What vLLM's MLAAttention keeps of kv_b_proj once it has processed the weights."""
+
+
+def fold_exponent(norm_weight: torch.Tensor) -> int:
+    """The k for which ``norm_weight * 2**k`` has a root mean square from ``2**-0.5`` to below ``2**0.5``.
+
+    ``norm_weight``: bfloat16, float16 or float32, any shape. 0 for a weight of zeros. Exact, so that every device and
+    every worker finds the same k, and a folded weight has k = 0. Raises `FoldRefused` for values that are not finite,
+    for another dtype and where k would be beyond 64.
+    """
+    if norm_weight.dtype not in PLAIN:
+        raise FoldRefused(
+            f"norm weight of {norm_weight.dtype}",
+            "its size is not in its values",
+            "bfloat16, float16, float32",
+            "Load it plain",
+        )
+    values = norm_weight.detach().double().flatten().tolist()
+    if not all(map(math.isfinite, values)):
+        raise FoldRefused("norm weight with inf or NaN", "it has no size", "finite values", "Check the checkpoint")
+    # Squares of float32 are exact in float64, and fsum rounds once: no order of summation, no logarithm.
+    mean_square = math.fsum(x * x for x in values) / max(len(values), 1)
+    if not mean_square:
+        return 0
+    exponent = -(math.frexp(mean_square)[1] // 2)
+    if abs(exponent) > LARGEST_EXPONENT:
+        raise FoldRefused(
+            f"norm weight of root mean square {mean_square**0.5:.3g}",
+            f"it asks for a fold by 2**{exponent}",
+            f"exponents from -{LARGEST_EXPONENT} to {LARGEST_EXPONENT}",
+            "Check the checkpoint",
+        )
+    return exponent
+
+
+@dataclass(frozen=True)
+class _Share:
+    """One tensor of a layer: ``sign`` +1 takes the fold's factor, -1 its reciprocal."""
+
+    name: str
+    tensor: torch.Tensor
+    sign: int
+
+
+class LatentFolds:
+    """The exponents that the tensors of one model carry. Keep it as long as the model."""
+
+    def __init__(self) -> None:
+        self._carried: dict[str, tuple[int, int]] = {}
+        self._exponents: dict[str, int] = {}
+
+    @property
+    def exponents(self) -> dict[str, int]:
+        """k by layer name, as of the last `apply` or `undo`."""
+        return dict(self._exponents)
+
+    def apply(self, tensors: Mapping[str, torch.Tensor], exponents: Mapping[str, int] | None = None) -> dict[str, int]:
+        """Fold every layer found in ``tensors``, in place, and return k by layer name.
+
+        ``tensors``: by name as a checkpoint or ``named_parameters`` has them; a layer is what stands before
+        ``kv_a_layernorm.weight``, and its ``kv_b_proj`` tensors stand beside it. ``exponents``: k by layer; a layer
+        that is missing gets 0. Without it, `fold_exponent` of the weight as loaded.
+
+        Raises `FoldRefused`, with nothing changed, if a value would leave its dtype's range, a layer is incomplete or
+        quantized in a way that is not known, or ``exponents`` names a layer that is not there.
+        """
+        layers = dict(_layers(tensors))
+        if unknown := sorted(set(exponents or ()) - set(layers)):
+            raise FoldRefused(
+                f"exponents for {unknown}",
+                "there are no such layers",
+                f"{sorted(layers)}",
+                "Fold the model they belong to",
+            )
+        chosen: dict[str, int] = {}
+        steps: list[tuple[_Share, int, int]] = []
+        for layer, shares in layers.items():
+            norm = shares[0]
+            chosen[layer] = (
+                fold_exponent(norm.tensor) + self._carries(norm) if exponents is None else exponents.get(layer, 0)
+            )
+            for share in shares:
+                target = share.sign * chosen[layer]
+                step = target - self._carries(share)
+                scaled(share.name, share.tensor, step)  # raises before anything is changed
+                steps.append((share, target, step))
+        for share, target, step in steps:
+            scale_exactly(share.name, share.tensor, step)
+            self._carried[share.name] = target, checksum(share.tensor)
+        self._exponents.update(chosen)
+        return chosen
+
+    def undo(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Bring every layer found in ``tensors`` back to its bits as loaded."""
+        self.apply(tensors, {})
+
+    def _carries(self, share: _Share) -> int:
+        """The exponent in the tensor now: the recorded one if its bits are still those recorded, 0 if it was loaded."""
+        exponent, recorded = self._carried.get(share.name, (0, 0))
+        return exponent if exponent and checksum(share.tensor) == recorded else 0
+
+
+def mla_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters and buffers of a module tree that a fold concerns, by name, for `LatentFolds.apply`."""
+    named = {**dict(module.named_buffers()), **dict(module.named_parameters())}
+    return {name: tensor for name, tensor in named.items() if PARTS.search(name)}
+
+
+def fold_model(model: torch.nn.Module, exponents: Mapping[str, int] | None = None) -> dict[str, int]:
+    """`LatentFolds.apply` on a whole model, which keeps the record; returns k by layer name.
+
+    To be called after loading and before vLLM processes the weights: later it has its own copies of ``kv_b_proj``, and
+    this raises `FoldRefused`.
+    """
+    for name, module in model.named_modules():
+        if copies := [
+            attribute for attribute in _DERIVED if isinstance(getattr(module, attribute, None), torch.Tensor)
+        ]:
+            raise FoldRefused(
+                f"{name or 'the model'} with {', '.join(copies)}",
+                "these copies of kv_b_proj would stay unfolded",
+                "weights as loaded",
+                "Fold before process_weights_after_loading",
+            )
+    folds = model.__dict__.setdefault(_FOLDS, LatentFolds())
+    return folds.apply(mla_tensors(model), exponents)
+
+
+def unfold_model(model: torch.nn.Module) -> None:
+    """Undo `fold_model`; a model that was not folded stays as it is."""
+    fold_model(model, {})
+
+
+def _layers(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, list[_Share]]]:
+    """Layer name and its shares, the norm first."""
+    found = False
+    for name, norm in tensors.items():
+        if not (match := NORM.fullmatch(name)):
+            continue
+        found = True
+        prefix = match["layer"]
+        layer = prefix.removesuffix(".")
+        if f"{prefix}kv_a_layernorm.bias" in tensors:
+            raise FoldRefused(
+                f"{layer}: kv_a_layernorm with a bias",
+                "it is no plain RMS norm",
+                "a weight only",
+                "Leave the model unfolded",
+            )
+        projection = f"{prefix}kv_b_proj."
+        parts = {n.removeprefix(projection): tensor for n, tensor in tensors.items() if n.startswith(projection)}
+        yield layer, [_Share(name, norm, 1), *_projection_shares(layer, projection, parts)]
+    if not found:
+        raise FoldRefused(
+            f"{len(tensors)} tensors",
+            "none is an MLA latent norm",
+            "names with kv_a_layernorm.weight",
+            "Pass an MLA model",
+        )
+
+
+def _projection_shares(layer: str, prefix: str, parts: Mapping[str, torch.Tensor]) -> Iterator[_Share]:
+    """What of ``kv_b_proj`` takes the reciprocal factor, and what scales its input and takes the factor itself."""
+    if not {"weight"} <= set(parts) <= KNOWN:
+        raise FoldRefused(
+            f"{layer}: kv_b_proj with {', '.join(sorted(parts)) or 'no tensors'}",
+            "it is not known which of them carries the size of the weight",
+            f"weight, and of {', '.join(sorted(KNOWN - {'weight'}))} what there is",
+            "Leave this model unfolded, or pass the tensors as loaded, before anything is repacked",
+        )
+    target = next((name for name in SCALES if name in parts), "weight")
+    yield _Share(prefix + target, parts[target], -1)
+    if "input_scale" in parts:
+        yield _Share(f"{prefix}input_scale", parts["input_scale"], 1)

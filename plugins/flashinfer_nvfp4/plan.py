@@ -1,0 +1,128 @@
+"""Sizes and launch shapes: numbers in, numbers out, standard library only.
+
+Cluster size. A decode launch gives each query token one cluster of C thread blocks (CTAs), which share its top-k keys
+in stages of 32. A GPU runs only so many clusters of a size at once; the rest waits for the next *wave*. So a launch
+of T tokens costs, in units of one stage::
+
+    waves = ceil(T / capacity[C])        cost = waves * (ceil(topk / 32 / C) + 3)
+
+where 3 stages stand for filling the kernel's three-slot pipeline and merging the cluster's partial results. The
+model is the one of FlashInfer's ``nvfp4_sparse_mla_decode`` after its 0.7.4 release; 0.7.4 itself takes the largest C
+whose T clusters fit into one wave, and the smallest C when none does. Measured by FlashInfer on a GB300: 26.7 us at
+45 tokens (C = 3, one wave) and 50.5 us at 47 (C = 3, two waves), where the model says 25 and 50 and that C = 5 would
+cost 32. `plan_clusters` minimises the cost, so by the model it is never worse; the gain is largest where a wave
+would run nearly empty.
+
+Rows. What one token stores: an MLA row in every layer and an indexer row where the layer has an indexer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = [
+    "INDEXER_ROW_BYTES",
+    "ROW_BYTES",
+    "STAGE_KEYS",
+    "launch_cost",
+    "legal_cluster_sizes",
+    "plan_clusters",
+    "row_bytes",
+    "token_bytes",
+]
+
+STAGE_KEYS = 32
+"""Keys per pipeline stage."""
+STAGES = (3, 32)
+"""Fewest and most stages of a CTA in the stock op: its ring of slots, and its table of 1024 indices."""
+OVERHEAD_STAGES = 3
+CLUSTER_SIZES = range(1, 9)
+"""8 CTAs is the largest cluster that every device launches without an opt-in."""
+
+ROW_BYTES: dict[str, int] = {
+    "bfloat16": 1152,
+    "float16": 1152,
+    "fp8": 576,
+    "fp8_e4m3": 576,
+    "fp8_ds_mla": 656,
+    "nvfp4_ds_mla": 352,
+}
+"""Bytes of a token in one layer's MLA cache by ``--kv-cache-dtype``: 576 elements of a plain type; 512 FP8 codes, four
+float32 scales and 64 bfloat16 values; `flashinfer_nvfp4.rowformat`."""
+INDEXER_ROW_BYTES = 132
+"""Bytes of a token in one indexer cache: 128 FP8 codes and a float32 scale."""
+
+
+def legal_cluster_sizes(topk: int, capacity: Mapping[int, int], stages: tuple[int, int] = STAGES) -> list[int]:
+    """The sizes in ``capacity`` that the device can run and that give every CTA its stages, largest first.
+
+    The stages are dealt out as evenly as they go. ``stages``: fewest and most of a CTA; the default is the stock op's.
+    """
+    total, (fewest, most) = topk // STAGE_KEYS, stages
+    return sorted(
+        (
+            size
+            for size, at_once in capacity.items()
+            if at_once > 0 and total // size >= fewest and -(-total // size) <= most
+        ),
+        reverse=True,
+    )
+
+
+def launch_cost(num_tokens: int, topk: int, size: int, at_once: int) -> int:
+    """Cost, in stages, of ``num_tokens`` clusters of ``size`` CTAs of which the device runs ``at_once``."""
+    waves = -(-num_tokens // at_once)
+    return waves * (-(-topk // STAGE_KEYS // size) + OVERHEAD_STAGES)
+
+
+def plan_clusters(num_tokens: int, topk: int, capacity: Mapping[int, int], stages: tuple[int, int] = STAGES) -> int:
+    """CTAs per token for a launch of ``num_tokens`` tokens with ``topk`` keys each.
+
+    ``capacity``: clusters that run at once, by size, for the sizes that the kernel has (the stock op: 3 to 8), as
+    ``cudaOccupancyMaxActiveClusters`` tells. Among sizes of equal cost the one with fewer waves is taken, then the
+    larger. No token is planned as one token. Raises ValueError for a size outside 1..8, a ``topk`` that is no
+    positive multiple of 32, a negative ``num_tokens``, and where no size is legal.
+    """
+    if num_tokens < 0:
+        raise ValueError(f"num_tokens={num_tokens} cannot be launched; allowed: 0 and more. Pass the batch's tokens.")
+    if topk <= 0 or topk % STAGE_KEYS:
+        raise ValueError(
+            f"topk={topk} does not fill stages of {STAGE_KEYS} keys; allowed: positive multiples of {STAGE_KEYS}. "
+            "Pad the index rows with -1."
+        )
+    if bad := [size for size in capacity if size not in CLUSTER_SIZES]:
+        raise ValueError(
+            f"capacity has cluster sizes {bad}, which no kernel can launch; allowed: 1 to 8. Leave them out."
+        )
+    sizes = legal_cluster_sizes(topk, capacity, stages)
+    if not sizes:
+        raise ValueError(
+            f"topk={topk} with capacity={dict(capacity)} leaves no cluster size; allowed: sizes that run at once at "
+            f"all and give each CTA {stages[0]} to {stages[1]} stages of {STAGE_KEYS} keys. Use another kernel."
+        )
+    tokens = max(num_tokens, 1)
+    return min(sizes, key=lambda c: (launch_cost(tokens, topk, c, capacity[c]), -(-tokens // capacity[c]), -c))
+
+
+def row_bytes(cache_dtype: str) -> int:
+    """Bytes of a token in one layer's MLA cache; raises ValueError for a dtype without a fixed size."""
+    if cache_dtype not in ROW_BYTES:
+        raise ValueError(
+            f"cache_dtype={cache_dtype!r} has no known MLA row; allowed: {', '.join(ROW_BYTES)}. "
+            "Name the dtype that 'auto' stands for."
+        )
+    return ROW_BYTES[cache_dtype]
+
+
+def token_bytes(cache_dtype: str, mla_layers: int, indexer_layers: int) -> int:
+    """Bytes of a token in all caches, without what a layout pads.
+
+    GLM-5.3 has 79 MLA layers (78 and MTP) and 22 indexers (21 and MTP). Raises ValueError for a negative count and
+    for more indexers than layers.
+    """
+    if not 0 <= indexer_layers <= mla_layers:
+        raise ValueError(
+            f"mla_layers={mla_layers} with indexer_layers={indexer_layers} is no model; allowed: no negative "
+            "number and an indexer at most in every MLA layer. Count the layers again, MTP included."
+        )
+    return mla_layers * row_bytes(cache_dtype) + indexer_layers * INDEXER_ROW_BYTES

@@ -1,0 +1,73 @@
+"""Whether a fold leaves a layer's FP8 query in range.
+
+Sparse MLA kernels take the absorbed query, ``q_nope @ W_UK`` beside the rotated part, in e4m3 with one scale for all.
+A fold by ``2**k`` divides its latent part by ``2**k`` and leaves the other. e4m3 keeps its full precision between
+2**-6 and 448 only, so a query that becomes too small or too large loses what the fold has gained.
+
+The size of the query needs no data either: it is a linear map of a normalized vector. With ``n`` of root mean square
+one and no preferred direction, a head's latent query is ``W_UK.T @ W_Q @ diag(w) @ n``, and its mean square over the
+512 channels is the squared Frobenius norm of that matrix over 512.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from flashinfer_nvfp4.errors import FoldRefused
+from flashinfer_nvfp4.rowformat import LATENT
+
+__all__ = ["QUERY_RANGE", "absorbed_query_rms", "check_query_range"]
+
+QUERY_RANGE = (2.0**-4, 2.0**5)
+"""Root mean squares that e4m3 holds as well as it holds 1: below, too many values are subnormal; above, the tails
+of ordinary distributions (14 times the root mean square) reach 448."""
+
+
+def absorbed_query_rms(
+    q_norm_weight: torch.Tensor, q_b: torch.Tensor, kv_b: torch.Tensor, *, heads: int, nope: int, rope: int, value: int
+) -> torch.Tensor:
+    """Root mean square of each head's latent query, float64 [heads], from the weights alone.
+
+    ``q_norm_weight`` [rank]: ``q_a_layernorm``; ``q_b`` [heads * (nope + rope), rank]: ``q_b_proj``; ``kv_b``
+    [heads * (nope + value), 512]: ``kv_b_proj``; all dense. GLM-5.3: nope 192, rope 64, value 256, rank 2048.
+    """
+    w_q = (q_b.double() * q_norm_weight.double()).view(heads, nope + rope, -1)[:, :nope]
+    w_uk = kv_b.double().view(heads, nope + value, LATENT)[:, :nope]
+    # |A.T B|^2 = sum of the elementwise product of A A.T and B B.T: two small Gram matrices instead of the product.
+    squared = ((w_uk @ w_uk.mT) * (w_q @ w_q.mT)).sum((-1, -2))
+    return (squared / LATENT).clamp(min=0).sqrt()
+
+
+def check_query_range(layer: str, rms: torch.Tensor, exponent: int, scale: float = 1.0) -> None:
+    """Refuse a fold by ``2**exponent`` that moves a head's latent query out of e4m3's range, or farther out of it.
+
+    ``rms``: of each head before the fold, as `absorbed_query_rms` has it or as measured; heads of zeros do not count.
+    ``scale``: what the query is divided by before it becomes e4m3. Raises `FoldRefused`.
+    """
+    low, high = QUERY_RANGE
+    before = rms.double().flatten() / scale
+    before = before[before > 0]
+    after = before * 2.0**-exponent
+    bad = (
+        (after < low) if exponent > 0 else (after > high) if exponent < 0 else torch.zeros_like(after, dtype=torch.bool)
+    )
+    if bad.any():
+        worst = after[bad].min() if exponent > 0 else after[bad].max()
+        raise FoldRefused(
+            f"{layer}: folded by 2**{exponent}, {int(bad.sum())} of {after.numel()} heads have queries of root mean "
+            f"square {'down' if exponent > 0 else 'up'} to {worst.item():.3g}",
+            "e4m3 with this query scale would lose more there than the fold gains",
+            f"{low:g} to {high:g}",
+            f"Use exponent {_nearest(before, exponent)} for this layer, or another query scale",
+        )
+
+
+def _nearest(before: torch.Tensor, exponent: int) -> int:
+    """The exponent nearest to the wanted one, towards 0, at which no head is out of range on that side; 0 if none."""
+    low, high = QUERY_RANGE
+    step = 1 if exponent > 0 else -1
+    for k in range(exponent, 0, -step):
+        after = before * 2.0**-k
+        if not ((after < low) if step > 0 else (after > high)).any():
+            return k
+    return 0
