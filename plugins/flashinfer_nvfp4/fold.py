@@ -126,7 +126,9 @@ class LatentFolds:
                 steps.append((share, target, step))
         for share, target, step in steps:
             scale_exactly(share.name, share.tensor, step)
-            self._carried[share.name] = target, checksum(share.tensor)
+            self._carried.pop(share.name, None)
+            if target:
+                self._carried[share.name] = target, checksum(share.tensor)
         self._exponents.update(chosen)
         return chosen
 
@@ -136,8 +138,10 @@ class LatentFolds:
 
     def _carries(self, share: _Share) -> int:
         """The exponent in the tensor now: the recorded one if its bits are still those recorded, 0 if it was loaded."""
-        exponent, recorded = self._carried.get(share.name, (0, 0))
-        return exponent if exponent and checksum(share.tensor) == recorded else 0
+        if share.name not in self._carried:
+            return 0
+        exponent, recorded = self._carried[share.name]
+        return exponent if checksum(share.tensor) == recorded else 0
 
 
 def mla_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
