@@ -114,6 +114,16 @@ def test_the_tables_say_which_side_needs_the_plugin(model: Path) -> None:
     assert max(len(line.rstrip()) for line in result.stdout.splitlines() if line.startswith(" ")) < 80
 
 
+def test_the_page_shows_what_is_printed(model: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "blhnc.md").read_text(encoding="utf-8")
+    shown = page.partition("$ glm53 plan blhnc --model config.json --tokens 200000 --run-length 10\n")[2]
+
+    def lines(text: str) -> list[str]:
+        return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+    assert lines(shown.partition("```")[0]) == lines(_plan(model, "--run-length", "10").stdout)
+
+
 def test_one_release_and_one_run_leave_out_the_rest(model: Path) -> None:
     result = _plan(model, "--vllm", "0.33", "--run-length", "all", "--no-mtp", "--dtype", "bf16")
 

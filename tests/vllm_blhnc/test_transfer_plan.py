@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ from vllm_blhnc.plan import (
     default_backend,
     plan_transfer,
 )
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "blhnc.md").read_text(encoding="utf-8")
 
 # What of GLM-5.3's config.json decides its caches; IndexShare: layers 0, 1, 2, 6, 10, ..., 74 run an indexer.
 GLM53: dict[str, Any] = {
@@ -156,6 +159,25 @@ def test_the_padding_that_travels_is_the_published_share() -> None:
 def test_a_long_prompt_costs_few_descriptors_at_the_published_fragmentation() -> None:
     for release in RELEASES:
         assert _plan(release=release).blhnc.descriptors <= 320
+
+
+def test_the_page_about_alignment_has_the_planned_rows() -> None:
+    table = re.findall(r"^\| (\w+), `(\w+)` \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+)", PAGE, flags=re.MULTILINE)
+
+    assert [(dtype, backend) for dtype, backend, *_ in table] == [
+        ("fp8", "FLASHINFER_MLA_SPARSE"),
+        ("bf16", "FLASHINFER_MLA_SPARSE"),
+        ("bf16", "FLASHMLA_SPARSE"),
+        ("fp8_ds_mla", "FLASHMLA_SPARSE"),
+        ("nvfp4_ds_mla", "FLASHMLA_SPARSE"),
+    ]
+    for dtype, backend, *numbers in table:
+        before, since, aligned = (
+            _plan(release=release, dtype=dtype, backend=backend, row_alignment=rows).row.nbytes
+            for release, rows in (("0.31", None), ("0.33", None), ("0.33", 64))
+        )
+        assert _plan(release="0.32", dtype=dtype, backend=backend).row.nbytes == since
+        assert [int(number.replace(",", "")) for number in numbers] == [before, since, aligned, aligned - since]
 
 
 @pytest.mark.parametrize(
