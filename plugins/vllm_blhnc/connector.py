@@ -14,6 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl import connector as stock
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_worker import NixlPushConnectorWorker  # noqa: E402
 
+from vllm_blhnc.allocation import hand_out_runs  # noqa: E402
 from vllm_blhnc.metrics import BlockRowMetrics, BlockRowStats  # noqa: E402
 from vllm_blhnc.worker import BlockRowWorker, settings_of  # noqa: E402
 
@@ -44,6 +45,14 @@ class _BlockRows:
         # that one to the base class, so that the only agent made is the row worker's.
         stock.NixlBaseConnector.__init__(self, vllm_config, role, kv_cache_config)
         self.connector_worker = self._worker_class(vllm_config, self.engine_id, kv_cache_config)  # type: ignore[attr-defined]
+
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        """Called once with the scheduler's cache manager, before the first request."""
+        super().bind_kv_cache_manager(kv_cache_manager)  # type: ignore[misc]
+        settings = settings_of(self._vllm_config)  # type: ignore[attr-defined]
+        if settings.block_allocation == "runs":
+            patches.follow_the_requests_blocks()
+            hand_out_runs(kv_cache_manager.block_pool, settings.eviction_window)
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:

@@ -22,12 +22,18 @@ class Settings:
         0, which keeps one CPU core per worker at 100 %.
     row_alignment_tokens: block rows become a multiple of this many rows (tokens) of an MLA cache. It must divide
         the block size. None leaves the alignment to vLLM's attention backend.
+    block_allocation: "runs" hands out free blocks with consecutive ids, so that transfers need fewer descriptors;
+        "stock" leaves the order to vLLM.
+    eviction_window: with "runs", the number of cached blocks, the least recently used ones, among which to choose.
+        0 evicts exactly what vLLM would.
     """
 
     layout: str = "BLHNC"
     transfer_log: str | None = None
     progress_delay_us: int | None = None
     row_alignment_tokens: int | None = None
+    block_allocation: str = "stock"
+    eviction_window: int = 0
 
     def __post_init__(self) -> None:
         if self.layout not in ("BLHNC", "stock"):
@@ -42,6 +48,13 @@ class Settings:
             raise ValueError(_refusal("row_alignment_tokens", rows, "a divisor of --block-size, such as 32 or 64"))
         if rows is not None and not self.block_rows:
             raise ValueError(_refusal("row_alignment_tokens", rows, 'left out with layout="stock", which has no rows'))
+        if self.block_allocation not in ("stock", "runs"):
+            raise ValueError(_refusal("block_allocation", self.block_allocation, '"stock" or "runs"'))
+        window = self.eviction_window
+        if type(window) is not int or window < 0:
+            raise ValueError(_refusal("eviction_window", window, "a whole number of blocks, 0 or more"))
+        if window and self.block_allocation != "runs":
+            raise ValueError(_refusal("eviction_window", window, 'left out unless block_allocation="runs" is set'))
 
     @property
     def block_rows(self) -> bool:

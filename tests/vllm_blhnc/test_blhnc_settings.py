@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from refusal_table import says
 
 from vllm_blhnc.settings import Settings
 
@@ -21,7 +23,14 @@ def test_rows_are_asked_for_unless_the_deployment_says_otherwise() -> None:
 
 
 def test_every_setting_is_read() -> None:
-    given = {"layout": "BLHNC", "transfer_log": "logs/t.jsonl", "progress_delay_us": 0, "row_alignment_tokens": 64}
+    given = {
+        "layout": "BLHNC",
+        "transfer_log": "logs/t.jsonl",
+        "progress_delay_us": 0,
+        "row_alignment_tokens": 64,
+        "block_allocation": "runs",
+        "eviction_window": 1024,
+    }
 
     assert dataclasses.asdict(Settings.read({"blhnc": given})) == given
 
@@ -46,6 +55,12 @@ def test_every_setting_is_read() -> None:
             "row_alignment_tokens=64",
             'left out with layout="stock", which has no rows',
         ),
+        ({"block_allocation": "run"}, "block_allocation='run'", '"stock" or "runs"'),
+        ({"block_allocation": None}, "block_allocation=None", '"stock" or "runs"'),
+        ({"block_allocation": "runs", "eviction_window": -1}, "eviction_window=-1", "a whole number of blocks"),
+        ({"block_allocation": "runs", "eviction_window": 0.05}, "eviction_window=0.05", "a whole number of blocks"),
+        ({"block_allocation": "runs", "eviction_window": True}, "eviction_window=True", "a whole number of blocks"),
+        ({"eviction_window": 512}, "eviction_window=512", 'left out unless block_allocation="runs" is set'),
         ("BLHNC", "kv_connector_extra_config.blhnc='BLHNC'", "an object"),
         (None, "kv_connector_extra_config.blhnc=None", "an object"),
     ],
@@ -54,6 +69,7 @@ def test_an_unusable_value_is_refused_with_what_is_allowed(given: Any, seen: str
     with pytest.raises(ValueError, match="Correct it in --kv-transfer-config") as refused:
         Settings.read({"blhnc": given})
 
+    says("start-value", str(refused.value))
     assert f"{seen} is not usable; it must be {allowed}" in str(refused.value)
 
 
@@ -61,12 +77,12 @@ def test_a_misspelt_setting_is_refused_with_those_that_exist() -> None:
     with pytest.raises(ValueError, match=re.escape("unknown keys ['Layout', 'log']")) as refused:
         Settings.read({"blhnc": {"log": "x", "Layout": "BLHNC"}})
 
-    assert "Allowed are ['layout', 'progress_delay_us', 'row_alignment_tokens', 'transfer_log']" in str(refused.value)
+    assert "Allowed are ['block_allocation', 'eviction_window', 'layout', 'progress_delay_us', " in str(refused.value)
 
 
 def test_every_setting_has_its_row_in_the_docs() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\S+)", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
     for field in dataclasses.fields(Settings):
-        shown = "unset" if field.default is None else f'`"{field.default}"`'
+        shown = "unset" if field.default is None else f"`{json.dumps(field.default)}`"
         assert (field.name, shown) in rows
