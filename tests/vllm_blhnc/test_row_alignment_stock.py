@@ -148,11 +148,15 @@ def test_an_engine_whose_rows_are_not_as_asked_does_not_start(start_engine: Star
 
 
 def test_workers_in_processes_of_their_own_get_aligned_rows(start_server: StartServer) -> None:
-    """The engine core plans the cache; the workers know of the alignment only what it tells them."""
+    """The engine core plans the cache; the workers know of the alignment only what it tells them.
+
+    Inside MultiConnector the connector is asked with a configuration that is not the engine's own.
+    """
 
     def aligned(config: dict[str, Any]) -> dict[str, Any]:
         config["kv_connector_extra_config"]["blhnc"]["row_alignment_tokens"] = 64
-        return config
+        within = {"kv_role": config["kv_role"], "kv_load_failure_policy": "fail"}
+        return {"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": [config]}} | within
 
     server = start_server("kv_producer", "BLHNC", arguments=("--tensor-parallel-size", "2"), within=aligned)
     server.wait()
