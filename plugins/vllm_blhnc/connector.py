@@ -16,6 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_worker import NixlPu
 
 from vllm_blhnc.allocation import hand_out_runs  # noqa: E402
 from vllm_blhnc.metrics import BlockRowMetrics, BlockRowStats  # noqa: E402
+from vllm_blhnc.push import NamedMatches, NamedRegistrations  # noqa: E402
 from vllm_blhnc.worker import BlockRowWorker, settings_of  # noqa: E402
 
 __all__ = ["NixlConnector", "NixlPullConnector", "NixlPushConnector"]
@@ -25,7 +26,7 @@ class _PullWorker(BlockRowWorker, NixlPullConnectorWorker):
     pass
 
 
-class _PushWorker(BlockRowWorker, NixlPushConnectorWorker):
+class _PushWorker(NamedMatches, BlockRowWorker, NixlPushConnectorWorker):
     pass
 
 
@@ -85,6 +86,11 @@ class NixlPushConnector(_BlockRows, stock.NixlPushConnector):
     """Prefill writes to decode."""
 
     _worker_class = _PushWorker
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        if role is KVConnectorRole.SCHEDULER:
+            self.connector_scheduler = NamedRegistrations(vllm_config, self.engine_id, kv_cache_config)
 
 
 # vLLM takes the class by the configured name, and Dynamo refuses names it does not know.

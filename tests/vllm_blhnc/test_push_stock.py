@@ -1,11 +1,7 @@
-"""Prefill that writes to decode, under load: real servers on both sides, whose engines keep stepping by themselves.
-
-In push mode both requests must carry one id (``X-Request-Id``): prefill finds the blocks to write by it.
-"""
+"""Prefill that writes to decode, under load: real servers on both sides, whose engines keep stepping by themselves."""
 
 from __future__ import annotations
 
-import itertools
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +30,6 @@ class Pair:
 
     prefill: Server
     decode: Server
-    names: Any
 
     def push(self, prompts: list[list[int]], contexts: list[list[int]] | None = None) -> list[dict[str, Any]]:
         """What decode answers to the contexts (the prompts, unless given) with prefill's KV of the prompts."""
@@ -44,9 +39,8 @@ class Pair:
     def _push_one(self, prompt: list[int], context: list[int]) -> dict[str, Any]:
         from conftest import HANDOFF
 
-        name = f"push{next(self.names)}"
-        handoff = self.prefill.complete(prompt, 1, HANDOFF, name)["kv"]
-        return self.decode.complete(context, 16, handoff, name)
+        handoff = self.prefill.complete(prompt, 1, HANDOFF)["kv"]
+        return self.decode.complete(context, 16, handoff)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +50,7 @@ def pair(start_server: StartServer) -> Pair:
     )
     prefill.wait()
     decode.wait()
-    return Pair(prefill, decode, itertools.count())
+    return Pair(prefill, decode)
 
 
 def test_batch_after_batch_gives_the_tokens_of_one_engine_and_one_descriptor_a_run(pair: Pair) -> None:
@@ -97,6 +91,23 @@ def test_decode_continues_the_context_of_prefill_and_not_its_own(pair: Pair) -> 
 
     assert tokens == [pair.prefill.complete(prompt, 16)["tokens"] for prompt in theirs]
     assert tokens != [pair.prefill.complete(prompt, 16)["tokens"] for prompt in own]
+
+
+def test_requests_under_one_client_id_get_their_own_blocks(pair: Pair) -> None:
+    """Stock tells requests apart by that id, which a client may use twice: each would get the other's KV."""
+    from conftest import HANDOFF
+
+    prompts = [_prompt(130, seed=201), _prompt(130, seed=202)]
+    handoffs = [pair.prefill.complete(prompt, 1, HANDOFF, "same")["kv"] for prompt in prompts]
+
+    answers = [
+        pair.decode.complete(prompt, 16, handoff, "same")["tokens"]
+        for prompt, handoff in reversed(list(zip(prompts, handoffs, strict=True)))
+    ]
+
+    alone = [pair.prefill.complete(prompt, 16)["tokens"] for prompt in prompts]
+    assert alone[0] != alone[1]
+    assert answers == alone[::-1]
 
 
 def test_writes_are_counted_at_prefill(pair: Pair) -> None:
