@@ -6,12 +6,12 @@ of T tokens costs, in units of one stage::
 
     waves = ceil(T / capacity[C])        cost = waves * (ceil(topk / 32 / C) + 3)
 
-where 3 stages stand for filling the kernel's three-slot pipeline and merging the cluster's partial results. The
-model is the one of FlashInfer's ``nvfp4_sparse_mla_decode`` after its 0.7.4 release; 0.7.4 itself takes the largest C
-whose T clusters fit into one wave, and the smallest C when none does. Measured by FlashInfer on a GB300: 26.7 us at
-45 tokens (C = 3, one wave) and 50.5 us at 47 (C = 3, two waves), where the model says 25 and 50 and that C = 5 would
-cost 32. `plan_clusters` minimises the cost, so by the model it is never worse; the gain is largest where a wave
-would run nearly empty.
+where 3 stages stand for filling the pipeline and merging the cluster's partial results. Model and constant are those
+of the fork of FlashInfer in which ``nvfp4_sparse_mla_decode`` was developed (stu-cao/flashinfer, 0f08cb73), which
+plans so on a B300 for a top-k of 2048. FlashInfer 0.7.4 itself takes the largest C whose T clusters fit into one
+wave, and the smallest C when none does. Its published times on a GB300 are 26.7 us for 45 tokens (C = 3, one wave)
+and 50.5 us for 47 (C = 3, two waves), for which the model has 25 and 50; for C = 5 it has 32. `plan_clusters`
+minimises the cost, so by the model it is never worse; the gain is largest where a wave would run nearly empty.
 
 Rows. What one token stores: an MLA row in every layer and an indexer row where the layer has an indexer.
 """

@@ -11,12 +11,17 @@ one and no preferred direction, a head's latent query is ``W_UK.T @ W_Q @ diag(w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from flashinfer_nvfp4.errors import FoldRefused
+from flashinfer_nvfp4.exponents import PLAIN
 from flashinfer_nvfp4.rowformat import LATENT
 
-__all__ = ["QUERY_RANGE", "absorbed_query_rms", "check_query_range"]
+__all__ = ["QUERY_RANGE", "absorbed_query_rms", "check_queries", "check_query_range"]
+
+_FORMS = ("weight", "weight_scale_inv", "weight_scale", "weight_scale_2", "weight_packed")
 
 QUERY_RANGE = (2.0**-4, 2.0**5)
 """Root mean squares that e4m3 holds as well as it holds 1: below, too many values are subnormal; above, the tails
@@ -36,6 +41,30 @@ def absorbed_query_rms(
     # |A.T B|^2 = sum of the elementwise product of A A.T and B B.T: two small Gram matrices instead of the product.
     squared = ((w_uk @ w_uk.mT) * (w_q @ w_q.mT)).sum((-1, -2))
     return (squared / LATENT).clamp(min=0).sqrt()
+
+
+def check_queries(
+    tensors: Mapping[str, torch.Tensor],
+    exponents: Mapping[str, int],
+    *,
+    heads: int,
+    nope: int,
+    rope: int,
+    value: int,
+    scale: float = 1.0,
+) -> None:
+    """`check_query_range` of every layer of ``exponents``, from its unfolded weights alone.
+
+    ``tensors``: by name, as `flashinfer_nvfp4.fold.LatentFolds.apply` takes them, with ``q_a_layernorm`` and
+    ``q_b_proj`` beside ``kv_b_proj``; each plain, or FP8 with ``weight_scale_inv`` for blocks of 128 x 128 or with
+    ``weight_scale`` for the tensor or for each output. ``heads``: of these tensors, so a worker's share under tensor
+    parallelism. Raises `FoldRefused` for a layer out of range and for weights in another form.
+    """
+    for layer, exponent in exponents.items():
+        prefix = f"{layer}." if layer else ""
+        norm, q_b, kv_b = (_dense(tensors, prefix + part) for part in ("q_a_layernorm", "q_b_proj", "kv_b_proj"))
+        rms = absorbed_query_rms(norm, q_b, kv_b, heads=heads, nope=nope, rope=rope, value=value)
+        check_query_range(layer, rms, exponent, scale)
 
 
 def check_query_range(layer: str, rms: torch.Tensor, exponent: int, scale: float = 1.0) -> None:
@@ -71,3 +100,25 @@ def _nearest(before: torch.Tensor, exponent: int) -> int:
         if not ((after < low) if step > 0 else (after > high)).any():
             return k
     return 0
+
+
+def _dense(tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
+    """The weight of a module in float32, its scales multiplied in."""
+    parts = {part: tensors[f"{name}.{part}"] for part in _FORMS if f"{name}.{part}" in tensors}
+    weight = parts.pop("weight", None)
+    if weight is not None and weight.dtype in PLAIN and not parts:
+        return weight.float()
+    if weight is not None and weight.dtype == torch.float8_e4m3fn and len(parts) == 1:
+        [(kind, scales)] = parts.items()
+        if kind == "weight_scale_inv" and scales.dtype in PLAIN:
+            scales = scales.float().repeat_interleave(128, 0)[: len(weight)]
+            return weight.float() * scales.repeat_interleave(128, 1)[:, : weight.shape[1]]
+        if kind == "weight_scale" and scales.dtype in PLAIN and scales.numel() in (1, len(weight)):
+            return weight.float() * scales.float().view(-1, 1)
+    raise FoldRefused(
+        f"{name} with {', '.join(f'{part} of {t.dtype}' for part, t in parts.items()) or 'no scale'}, weight "
+        f"{'missing' if weight is None else f'of {weight.dtype}'}",
+        "its size is not known, so neither is the query's",
+        "plain weights, or FP8 with weight_scale_inv or weight_scale",
+        "Measure the queries and call check_query_range",
+    )

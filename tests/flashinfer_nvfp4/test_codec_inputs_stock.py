@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch: make test")
+pytest.importorskip("torch", reason="needs torch: make test")
 
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from flashinfer_nvfp4 import codec  # noqa: E402
-from flashinfer_nvfp4.codec import POLICIES, decode_rows, encode_rows  # noqa: E402
-from flashinfer_nvfp4.errors import RowsRefused  # noqa: E402
+from flashinfer_nvfp4 import codec
+from flashinfer_nvfp4.codec import POLICIES, Policy, decode_rows, encode_rows
+from flashinfer_nvfp4.errors import RowsRefused
 
 
 def _parts(*lead: int, dtype: Any = torch.bfloat16) -> tuple[Any, Any]:
@@ -21,7 +22,7 @@ def _parts(*lead: int, dtype: Any = torch.bfloat16) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_row_depends_on_nothing_but_its_own_token(policy: str) -> None:
+def test_a_row_depends_on_nothing_but_its_own_token(policy: Policy) -> None:
     """Alone, in a batch of several chunks, transposed, or cut out of something wider: the same bytes."""
     latent, rope = _parts(3 * codec.CHUNK // 2, 2)
     rows = encode_rows(latent, rope, policy)
@@ -78,7 +79,7 @@ def test_temporaries_do_not_grow_with_the_batch() -> None:
     """The only tensor larger than a chunk in float32 is the result, however many rows there are."""
     large = set()
 
-    class Watch(TorchDispatchMode):  # type: ignore[misc]
+    class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             out = func(*args, **(kwargs or {}))
             if isinstance(out, torch.Tensor) and out.untyped_storage().nbytes() > codec.CHUNK * 512 * 4:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch: make test")
+pytest.importorskip("torch", reason="needs torch: make test")
 
-from exact_rows import (  # noqa: E402
+import torch
+from exact_rows import (
     E2M1,
     E4M3,
     e2m1_code,
@@ -21,13 +22,13 @@ from exact_rows import (  # noqa: E402
     read_flashmla,
 )
 
-from flashinfer_nvfp4.codec import POLICIES, decode_rows, encode_rows  # noqa: E402
-from flashinfer_nvfp4.rowformat import ROW_BYTES, SCALE_OFFSET, scale_offset  # noqa: E402
+from flashinfer_nvfp4.codec import POLICIES, Policy, decode_rows, encode_rows
+from flashinfer_nvfp4.rowformat import ROW_BYTES, SCALE_OFFSET, scale_offset
 
 MIDPOINTS = [(low + high) / 2 for low, high in pairwise(E2M1)]
 
 
-def _rows(blocks: Any, policy: str = "rtn") -> Any:
+def _rows(blocks: Any, policy: Policy = "rtn") -> Any:
     """Rows whose first latent blocks are ``blocks`` [n, 16] and whose other values are zero, 32 blocks a row."""
     n = -(-len(blocks) // 32)
     latent = torch.zeros(n * 32, 16)
@@ -150,7 +151,7 @@ def test_the_scale_offsets_are_a_permutation_of_the_last_32_bytes() -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("size", [1.0, 0.002, 700.0])
-def test_rows_are_those_of_exact_arithmetic(policy: str, dtype: Any, size: float) -> None:
+def test_rows_are_those_of_exact_arithmetic(policy: Policy, dtype: Any, size: float) -> None:
     """Where two scales leave errors that differ by less than float32 sums resolve, either is right."""
     torch.manual_seed(1)
     latent = (torch.randn(4, 512) * torch.randn(4, 512).exp() * size).clamp(-6e4, 6e4).to(dtype)
@@ -170,7 +171,7 @@ def test_rows_are_those_of_exact_arithmetic(policy: str, dtype: Any, size: float
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_unmodified_readers_decode_the_rows_to_the_same_values(policy: str) -> None:
+def test_unmodified_readers_decode_the_rows_to_the_same_values(policy: Policy) -> None:
     """FlashInfer's and FlashMLA's formulas, written out without the plugin."""
     torch.manual_seed(2)
     rows = encode_rows(torch.randn(8, 512) * 3, torch.randn(8, 64) * 30, policy)
@@ -181,7 +182,7 @@ def test_unmodified_readers_decode_the_rows_to_the_same_values(policy: str) -> N
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_zeros_get_the_smallest_scale_and_negative_underflow_keeps_its_sign(policy: str) -> None:
+def test_zeros_get_the_smallest_scale_and_negative_underflow_keeps_its_sign(policy: Policy) -> None:
     latent = torch.zeros(3, 512)
     latent[1] = -0.0
     latent[2] = -1e-4  # a twentieth of the smallest scale
@@ -193,7 +194,7 @@ def test_zeros_get_the_smallest_scale_and_negative_underflow_keeps_its_sign(poli
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_values_beyond_the_range_saturate(policy: str) -> None:
+def test_values_beyond_the_range_saturate(policy: Policy) -> None:
     largest = torch.finfo(torch.float32).max
     latent = torch.zeros(1, 512)
     latent[0, ::16] = torch.tensor([2688.0, -2688.0, 2690.0, 1e5, -1e30, largest, -largest, 3000.0]).repeat(4)

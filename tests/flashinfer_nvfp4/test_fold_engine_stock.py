@@ -48,7 +48,7 @@ for seen["fold"] in (False, True):
     wanted = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=5, prompt_logprobs=3)
     outputs = llm.generate(prompts, wanted, use_tqdm=False)
     found[str(seen["fold"])] = [
-        [{token: entry.logprob for token, entry in step.items()} for step in [*o.prompt_logprobs[1:], *o.outputs[0].logprobs]]
+        [{token: p.logprob for token, p in step.items()} for step in o.prompt_logprobs[1:] + o.outputs[0].logprobs]
         for o in outputs
     ]
     llm.llm_engine.engine_core.shutdown()

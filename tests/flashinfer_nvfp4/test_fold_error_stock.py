@@ -6,17 +6,19 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch: make test")
+pytest.importorskip("torch", reason="needs torch: make test")
 
-from flashinfer_nvfp4.codec import decode_rows, encode_rows  # noqa: E402
-from flashinfer_nvfp4.fold import fold_exponent, fold_model  # noqa: E402
+import torch
+
+from flashinfer_nvfp4.codec import Policy, decode_rows, encode_rows
+from flashinfer_nvfp4.fold import fold_exponent, fold_model
 
 
 def _latent(x: Any, weight: Any) -> Any:
     return (x * torch.rsqrt(x.square().mean(-1, keepdim=True)) * weight.float()).bfloat16()
 
 
-def _error(latent: Any, policy: str, factor: float = 1.0) -> float:
+def _error(latent: Any, policy: Policy, factor: float = 1.0) -> float:
     decoded, _ = decode_rows(encode_rows(latent, torch.zeros(len(latent), 64), policy))
     return (decoded.double() / factor - latent.double() / factor).square().mean().item()
 

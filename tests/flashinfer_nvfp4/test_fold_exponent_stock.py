@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch: make test")
+pytest.importorskip("torch", reason="needs torch: make test")
 
-from flashinfer_nvfp4.errors import FoldRefused  # noqa: E402
-from flashinfer_nvfp4.exponents import checksum, scale_exactly, scaled  # noqa: E402
-from flashinfer_nvfp4.fold import fold_exponent  # noqa: E402
+import torch
+
+from flashinfer_nvfp4.errors import FoldRefused
+from flashinfer_nvfp4.exponents import checksum, scale_exactly, scaled
+from flashinfer_nvfp4.fold import fold_exponent
 
 E8M0 = torch.float8_e8m0fnu
 
@@ -76,7 +78,7 @@ def test_a_norm_weight_without_a_size_is_refused(weight: Any, message: str) -> N
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_scaled_values_are_exact_or_refused(dtype: Any) -> None:
-    """Every bfloat16 pattern, a seventh of float16, a sample of float32: the exact product, or a refusal where none exists."""
+    """Every bfloat16 pattern, a seventh of float16, a sample of float32: the exact product, or a refusal."""
     bits = torch.arange(-(1 << 15), 1 << 15, 1 if dtype == torch.bfloat16 else 7).short()
     values = (bits if dtype != torch.float32 else bits.int() * 65536 + 12345).view(dtype)
     values = values[values.isfinite()]

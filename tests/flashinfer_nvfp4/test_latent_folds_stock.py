@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch: make test")
+pytest.importorskip("torch", reason="needs torch: make test")
 
-from flashinfer_nvfp4.errors import FoldRefused  # noqa: E402
-from flashinfer_nvfp4.fold import LatentFolds, fold_exponent, fold_model, mla_tensors, unfold_model  # noqa: E402
+import torch
+
+from flashinfer_nvfp4.errors import FoldRefused
+from flashinfer_nvfp4.fold import LatentFolds, fold_exponent, fold_model, mla_tensors, unfold_model
 
 HEADS, NOPE, VALUE = 2, 16, 24
 NORM, PROJECTION = "layers.3.self_attn.kv_a_layernorm.weight", "layers.3.self_attn.kv_b_proj."

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch: make test")
+pytest.importorskip("torch", reason="needs torch: make test")
 
-from flashinfer_nvfp4.errors import FoldRefused  # noqa: E402
-from flashinfer_nvfp4.query import QUERY_RANGE, absorbed_query_rms, check_query_range  # noqa: E402
+import torch
+
+from flashinfer_nvfp4.errors import FoldRefused
+from flashinfer_nvfp4.query import QUERY_RANGE, absorbed_query_rms, check_queries, check_query_range
 
 
 def _e4m3_error(values: Any) -> float:
@@ -76,3 +78,59 @@ def test_folds_that_push_the_query_out_of_range_are_refused(
 ) -> None:
     with pytest.raises(FoldRefused, match=message):
         check_query_range("layers.0", torch.tensor(rms), exponent, scale)
+
+
+GEOMETRY = {"heads": 2, "nope": 16, "rope": 8, "value": 24}
+
+
+def _layer(form: str, size: float = 1.0) -> dict[str, Any]:
+    """Weights of a layer whose latent queries have about this root mean square, in a form that checkpoints have."""
+    torch.manual_seed(0)
+    weights = {"q_b_proj": torch.randn(2 * (16 + 8), 200), "kv_b_proj": torch.randn(2 * (16 + 24), 512) * size / 56}
+    tensors: dict[str, Any] = {"layers.0.self_attn.q_a_layernorm.weight": torch.ones(200)}
+    for name, weight in weights.items():
+        rows, columns = weight.shape
+        prefix = f"layers.0.self_attn.{name}.weight"
+        if form == "plain":
+            tensors[prefix] = weight
+        elif form == "blocks":
+            scales = torch.rand(1, -(-columns // 128)) + 0.5
+            tensors[prefix + "_scale_inv"] = scales * size
+            weight = weight / (scales * size).repeat_interleave(128, 1)[:, :columns]
+            tensors[prefix] = weight.to(torch.float8_e4m3fn)
+        else:
+            scales = torch.rand(rows, 1) + 0.5 if form == "channels" else torch.tensor(0.5)
+            tensors[prefix + "_scale"] = scales * size
+            tensors[prefix] = (weight / (scales * size)).to(torch.float8_e4m3fn)
+    return tensors
+
+
+@pytest.mark.parametrize("form", ["plain", "blocks", "channels", "tensor"])
+def test_every_layer_is_checked_from_its_weights_in_the_forms_of_checkpoints(form: str) -> None:
+    """Queries of size 1 bear a fold by 2**3 and not one by 2**6; those of size 1024 bear 2**12."""
+    check_queries(_layer(form), {"layers.0.self_attn": 3}, **GEOMETRY)
+    check_queries(_layer(form, 1024.0), {"layers.0.self_attn": 12}, **GEOMETRY)
+    with pytest.raises(FoldRefused, match=r"layers.0.self_attn: folded by 2\*\*6, 2 of 2 heads.*exponent [34] "):
+        check_queries(_layer(form), {"layers.0.self_attn": 6}, **GEOMETRY)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q_b_proj.weight": None}, r"q_b_proj with no scale, weight missing.*Measure the queries"),
+        ({"q_a_layernorm.weight": None}, r"q_a_layernorm with no scale, weight missing"),
+        (
+            {"kv_b_proj.weight_scale_2": torch.ones(1)},
+            r"kv_b_proj with weight_scale_2 of torch.float32, weight of torch.float32",
+        ),
+        ({"kv_b_proj.weight": torch.ones(80, 512).to(torch.float8_e4m3fn)}, r"no scale, weight of torch.float8_e4m3fn"),
+    ],
+)
+def test_queries_of_unknown_size_are_refused(change: dict[str, Any], message: str) -> None:
+    tensors = _layer("plain")
+    for name, tensor in change.items():
+        tensors[f"layers.0.self_attn.{name}"] = tensor
+    tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+    with pytest.raises(FoldRefused, match=message):
+        check_queries(tensors, {"layers.0.self_attn": 1}, **GEOMETRY)

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch: make test")
+pytest.importorskip("torch", reason="needs torch: make test")
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("needs vLLM's source: make test", allow_module_level=True)
 
-from exact_rows import E4M3  # noqa: E402
-from stock_writer import stock_rows  # noqa: E402
+import torch
+from exact_rows import E4M3
+from stock_writer import stock_rows
 
-from flashinfer_nvfp4.codec import decode_rows, encode_rows  # noqa: E402
+from flashinfer_nvfp4.codec import decode_rows, encode_rows
 
 
 def _gaussian(n: int) -> Any:
