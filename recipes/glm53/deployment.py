@@ -76,10 +76,14 @@ class KvTransfer(_Strict):
     """How KV moves from prefill to decode.
 
     layout: "BLHNC" moves whole block rows (plugin vllm_blhnc); "stock" is vLLM's default layout.
+    block_allocation: "runs" hands out blocks that lie side by side (plugin vllm_blhnc); "stock" is vLLM's order.
+    eviction_window: with "runs", the number of cached blocks, the oldest ones, among which to choose.
     nixl_progress_delay_us: microseconds NIXL's progress thread sleeps between polls; 0 spins one core a worker.
     """
 
     layout: Literal["BLHNC", "stock"] = "BLHNC"
+    block_allocation: Literal["runs", "stock"] = "stock"
+    eviction_window: Annotated[int, Field(ge=0)] = 0
     nixl_progress_delay_us: Annotated[int, Field(ge=0, le=1_000_000)] = 1000
     lease_seconds: Annotated[int, Field(ge=10)] = 120
 
@@ -161,6 +165,16 @@ class Deployment(_Strict):
                     "Raise max_batched_tokens or lower max_sequences.",
                 )
             )
+        transfer = self.kv_transfer
+        if transfer.eviction_window and transfer.block_allocation != "runs":
+            found.append(
+                Finding(
+                    "window-without-runs",
+                    "kv_transfer.eviction_window",
+                    f"{transfer.eviction_window} blocks, but block_allocation={transfer.block_allocation} has no choice.",
+                    "Set block_allocation to runs, or eviction_window to 0.",
+                )
+            )
         return found
 
     @property
@@ -173,8 +187,11 @@ class Deployment(_Strict):
         return self.model_copy(update={"name": f"{self.name}-agg", "workers": Workers(aggregated=1)})
 
     def with_layout(self, layout: Literal["BLHNC", "stock"]) -> Deployment:
-        """The same deployment with another KV layout."""
-        return self.model_copy(update={"kv_transfer": self.kv_transfer.model_copy(update={"layout": layout})})
+        """The same deployment with another KV layout; with "stock" block allocation is vLLM's, too."""
+        changes: dict[str, Any] = {"layout": layout}
+        if layout == "stock":
+            changes |= {"block_allocation": "stock", "eviction_window": 0}
+        return self.model_copy(update={"kv_transfer": self.kv_transfer.model_copy(update=changes)})
 
 
 def load(path: Path) -> Deployment:

@@ -53,6 +53,8 @@ def test_sizes_are_read_with_units() -> None:
         (_raw(engine={"max_batched_tokens": 4}), "batch", "engine.max_batched_tokens"),
         (_raw(kv_transfer={"layout": "NHD"}), "bad-value", "kv_transfer.layout"),
         (_raw(kv_transfer={"nixl_progress_delay_us": -1}), "bad-value", "kv_transfer.nixl_progress_delay_us"),
+        (_raw(kv_transfer={"block_allocation": "run"}), "bad-value", "kv_transfer.block_allocation"),
+        (_raw(kv_transfer={"eviction_window": 8}), "window-without-runs", "kv_transfer.eviction_window"),
         (_raw(name="Not A Name"), "bad-value", "name"),
         (_raw(workers={}), "no-workers", "workers"),
         (_raw(workers={"prefill": 1}), "half-disaggregated", "workers"),
@@ -108,6 +110,15 @@ def test_variants_change_only_what_they_say() -> None:
     assert (aggregate.disaggregated, aggregate.workers.aggregated) == (False, 1)
     assert aggregate.engine == deployment.engine
     assert aggregate.findings() == []
+
+
+def test_the_default_layout_comes_with_vllms_own_block_allocation() -> None:
+    runs = parse(_raw(kv_transfer={"block_allocation": "runs", "eviction_window": 8}))
+
+    stock = runs.with_layout("stock").kv_transfer
+
+    assert (stock.block_allocation, stock.eviction_window) == ("stock", 0)
+    assert runs.with_layout("BLHNC") == runs
 
 
 def test_values_cannot_be_changed_after_loading() -> None:

@@ -128,3 +128,12 @@ def test_the_layout_reaches_the_connector() -> None:
     transfer = json.loads(_option(rendered["prefill-0"], "--kv-transfer-config"))
 
     assert transfer["kv_connector_extra_config"]["blhnc"]["layout"] == "stock"
+
+
+def test_the_block_allocation_reaches_the_connector() -> None:
+    rendered = _rendered(_deployment(kv_transfer={"block_allocation": "runs", "eviction_window": 8}))
+
+    for role in ("prefill-0", "decode-0"):
+        transfer = json.loads(_option(rendered[role], "--kv-transfer-config"))
+        settings = transfer["kv_connector_extra_config"]["blhnc"]
+        assert (settings["block_allocation"], settings["eviction_window"]) == ("runs", 8)

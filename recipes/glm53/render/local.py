@@ -200,6 +200,8 @@ def _kv_transfer(deployment: Deployment, role: Role, transfer_log: Path) -> dict
             "kv_lease_duration": transfer.lease_seconds,
             "blhnc": {
                 "layout": transfer.layout,
+                "block_allocation": transfer.block_allocation,
+                "eviction_window": transfer.eviction_window,
                 "progress_delay_us": transfer.nixl_progress_delay_us,
                 "transfer_log": str(transfer_log),
             },
