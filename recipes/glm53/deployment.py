@@ -171,7 +171,7 @@ class Deployment(_Strict):
                 Finding(
                     "window-without-runs",
                     "kv_transfer.eviction_window",
-                    f"{transfer.eviction_window} blocks, but block_allocation={transfer.block_allocation} has no choice.",
+                    f"{transfer.eviction_window} blocks, but block_allocation={transfer.block_allocation} takes none.",
                     "Set block_allocation to runs, or eviction_window to 0.",
                 )
             )
