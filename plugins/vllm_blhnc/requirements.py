@@ -10,7 +10,7 @@ from vllm.v1.kv_cache_interface import MLAAttentionSpec, SlidingWindowMLASpec
 from vllm_blhnc.checks import LayoutError
 from vllm_blhnc.settings import KEY
 
-__all__ = ["head_sharded", "refuse_configuration", "refuse_groups", "refuse_split_blocks"]
+__all__ = ["head_sharded", "no_common_block", "refuse_configuration", "refuse_groups", "refuse_split_blocks"]
 
 _STOCK = f'kv_connector_extra_config.{KEY}.layout="stock"'
 
@@ -53,7 +53,7 @@ def refuse_groups(kv_cache_config: Any, sharded: list[str], context_parallel: tu
     groups = kv_cache_config.transfer_groups
     if len(groups) > 1:
         seen = "; ".join(
-            f"{type(group.kv_cache_spec).__name__} of {len(group.layer_names)} layers from {group.layer_names[0]}"
+            f"{_kind(group.kv_cache_spec)} of {len(group.layer_names)} layers from {group.layer_names[0]}"
             for group in groups
         )
         raise LayoutError(
@@ -78,3 +78,16 @@ def refuse_split_blocks(asked: int, kernel: int) -> None:
             f"and the pages of a row cannot be split. Set --block-size {kernel} on prefill and decode, or set "
             f"{_STOCK}."
         )
+
+
+def no_common_block(asked: int, said: str) -> LayoutError:
+    """For a block size of which vLLM says that its attention backends have no kernel. asked: in tokens."""
+    return LayoutError(
+        f"block_size={asked}: {said} Set --block-size on prefill and decode to a size that all these backends list, "
+        "or to a multiple of it where they list multiples."
+    )
+
+
+def _kind(spec: Any) -> str:
+    """The type of a group's specification, or of its layers' where the group's own only holds theirs."""
+    return type(next(iter(getattr(spec, "kv_cache_specs", {}).values()), spec)).__name__

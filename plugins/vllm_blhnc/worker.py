@@ -15,7 +15,13 @@ from vllm_blhnc.handshake import RowPayload, facts
 from vllm_blhnc.metrics import BlockRowStats
 from vllm_blhnc.peers import CheckedPeers
 from vllm_blhnc.plan import block_row
-from vllm_blhnc.requirements import head_sharded, refuse_configuration, refuse_groups, refuse_split_blocks
+from vllm_blhnc.requirements import (
+    head_sharded,
+    no_common_block,
+    refuse_configuration,
+    refuse_groups,
+    refuse_split_blocks,
+)
 from vllm_blhnc.settings import Settings
 from vllm_blhnc.stock import release
 from vllm_blhnc.transfers import RecordingAgent, Transfer, append_to
@@ -82,7 +88,10 @@ class BlockRowWorker(CheckedPeers):
     def _sync_block_size_with_kernel(self) -> None:
         """As stock, which looks for a block size that all attention backends take; rows need the one asked for."""
         asked = self.block_size
-        super()._sync_block_size_with_kernel()  # type: ignore[misc]
+        try:
+            super()._sync_block_size_with_kernel()  # type: ignore[misc]
+        except ValueError as error:
+            raise no_common_block(asked, str(error)) from error
         if self._settings.block_rows:
             refuse_split_blocks(asked, self.block_size)
 

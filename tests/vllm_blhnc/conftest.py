@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import row_workers
 import vllm_process
 from vllm_server import Server
 
@@ -213,6 +214,27 @@ def start_engine(forked: None, model: Path, tmp_path_factory: pytest.TempPathFac
     yield start
     for engine in started:
         engine.kill()
+
+
+StartSide = Callable[[row_workers.Deployment, str], Process]
+
+
+@pytest.fixture(scope="module")
+def start_side(forked: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartSide]:
+    """A connector's process without an engine; its first `answer` is its address and regions."""
+    folder = tmp_path_factory.mktemp("sides")
+    started: list[Process] = []
+
+    def start(deployment: row_workers.Deployment, role: str) -> Process:
+        log = folder / f"{len(started)}-{role}.log"
+        variables = {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(_free_port())}
+        side = Process(row_workers.serve, log, variables, deployment, role)
+        started.append(side)
+        return side
+
+    yield start
+    for side in started:
+        side.kill()
 
 
 StartServer = Callable[..., Server]

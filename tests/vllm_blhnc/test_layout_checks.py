@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from refusal_table import says
 
 from vllm_blhnc.checks import MUST_MATCH, LayoutError, Registered, check_registration, peer_differences
 from vllm_blhnc.plan import BlockRow
@@ -39,10 +40,18 @@ def test_gaps_between_pages_are_accepted_if_they_fit_the_payload() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "seen", "needed", "setting"),
+    ("row", "wrong", "seen", "needed", "setting"),
     [
-        pytest.param({"layout": "LBNHC"}, "kv_cache_layout=LBNHC", "BLHNC", "VLLM_KV_CACHE_LAYOUT", id="other-layout"),
         pytest.param(
+            "start-layout",
+            {"layout": "LBNHC"},
+            "kv_cache_layout=LBNHC",
+            "BLHNC",
+            "VLLM_KV_CACHE_LAYOUT",
+            id="other-layout",
+        ),
+        pytest.param(
+            "start-regions",
             {"lengths": [100, 400, 400], "strides": [1024, 1024, 1024]},
             "lengths [100, 400, 400] and strides [1024, 1024, 1024]",
             "one region with both equal to 1024 (900 of KV, aligned to 256)",
@@ -50,6 +59,7 @@ def test_gaps_between_pages_are_accepted_if_they_fit_the_payload() -> None:
             id="one-region-a-layer",
         ),
         pytest.param(
+            "start-regions",
             {"lengths": [900]},
             "lengths [900] and strides [1024]",
             "both equal to 1024",
@@ -57,13 +67,26 @@ def test_gaps_between_pages_are_accepted_if_they_fit_the_payload() -> None:
             id="gap-after-payload",
         ),
         pytest.param(
-            {"strides": [2048]}, "strides [2048]", "both equal to 1024", 'layout="stock"', id="stride-too-long"
+            "start-regions",
+            {"strides": [2048]},
+            "strides [2048]",
+            "both equal to 1024",
+            'layout="stock"',
+            id="stride-too-long",
         ),
         pytest.param(
-            {"lengths": [1024, 64], "strides": [1024, 64]}, "[1024, 64]", "one region", "report", id="second-region"
+            "start-regions",
+            {"lengths": [1024, 64], "strides": [1024, 64]},
+            "[1024, 64]",
+            "one region",
+            "report",
+            id="second-region",
         ),
-        pytest.param({"lengths": [], "strides": []}, "lengths []", "one region", 'layout="stock"', id="nothing"),
         pytest.param(
+            "start-regions", {"lengths": [], "strides": []}, "lengths []", "one region", 'layout="stock"', id="nothing"
+        ),
+        pytest.param(
+            "start-regions",
             {"lengths": list(range(101)), "strides": [0] * 101},
             "[0, 1, 2, 3, ... 101 in all]",
             "one region",
@@ -71,6 +94,7 @@ def test_gaps_between_pages_are_accepted_if_they_fit_the_payload() -> None:
             id="many-regions-are-shortened",
         ),
         pytest.param(
+            "start-page-missing",
             {"members": {"0.indexer": (0, 100), "0.attn": (100, 400)}},
             "layers [1.attn] are not inside",
             "all 3 caches",
@@ -78,6 +102,7 @@ def test_gaps_between_pages_are_accepted_if_they_fit_the_payload() -> None:
             id="page-missing",
         ),
         pytest.param(
+            "start-page-place",
             {"members": {"0.indexer": (0, 100), "0.attn": (100, 400), "1.attn": (500, 300)}},
             "page of 1.attn lies at bytes 500..800",
             "it must be 400 bytes",
@@ -85,6 +110,7 @@ def test_gaps_between_pages_are_accepted_if_they_fit_the_payload() -> None:
             id="page-cut-short",
         ),
         pytest.param(
+            "start-page-place",
             {"members": {"0.indexer": (0, 100), "0.attn": (100, 400), "1.attn": (499, 400)}},
             "page of 1.attn lies at bytes 499..899",
             "start at or after 500",
@@ -92,6 +118,7 @@ def test_gaps_between_pages_are_accepted_if_they_fit_the_payload() -> None:
             id="pages-overlap",
         ),
         pytest.param(
+            "start-page-place",
             {"members": {"0.indexer": (0, 100), "0.attn": (100, 400), "1.attn": (501, 400)}},
             "page of 1.attn lies at bytes 501..901",
             "end by 900",
@@ -99,6 +126,7 @@ def test_gaps_between_pages_are_accepted_if_they_fit_the_payload() -> None:
             id="page-in-the-padding",
         ),
         pytest.param(
+            "start-attention",
             {"layer_strides": dict.fromkeys(PAGES, 1024) | {"1.attn": 400}},
             "caches [1.attn] advance by [400] bytes",
             "the registered row by 1024",
@@ -107,11 +135,12 @@ def test_gaps_between_pages_are_accepted_if_they_fit_the_payload() -> None:
         ),
     ],
 )
-def test_a_wrong_registration_is_refused(wrong: dict[str, Any], seen: str, needed: str, setting: str) -> None:
+def test_a_wrong_registration_is_refused(row: str, wrong: dict[str, Any], seen: str, needed: str, setting: str) -> None:
     with pytest.raises(LayoutError) as refused:
         check_registration(_registered(**wrong), ROW, PAGES)
 
     text = str(refused.value)
+    says(row, f"LayoutError: {text}")
     assert seen in text
     assert needed in text
     assert setting in text
@@ -142,18 +171,19 @@ def test_peers_may_differ_in_what_rows_do_not_depend_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "here", "there", "setting"),
+    ("row", "field", "value", "here", "there", "setting"),
     [
-        ("kv_cache_layout", "LBNHC", "'BLHNC' here", "'LBNHC' at the peer", "blhnc.layout"),
-        ("block_size", 128, "64 here", "128 at the peer", "--block-size"),
-        ("attn_backend_name", "FLASHMLA_SPARSE", "FLASHINFER", "FLASHMLA", "--attention-backend"),
-        ("physical_blocks_per_logical_kv_block", 2, "1 here", "2 at the peer", "--block-size"),
-        ("block_lens", [2048], "1 regions of [1024]", "1 regions of [2048]", "--kv-cache-dtype"),
-        ("block_lens", [1024, 64], "1 regions of [1024]", "2 regions of [64, 1024]", "draft model"),
-        ("dcp_size", 2, "1 here", "2 at the peer", "--decode-context-parallel-size"),
-        ("pcp_size", 2, "1 here", "2 at the peer", "--prefill-context-parallel-size"),
-        ("block_strides", [2048], "[1024] bytes here", "[2048] bytes at the peer", "--block-size"),
+        ("peer-layout", "kv_cache_layout", "LBNHC", "'BLHNC' here", "'LBNHC' at the peer", "blhnc.layout"),
+        ("peer-block-size", "block_size", 128, "64 here", "128 at the peer", "--block-size"),
+        ("peer-backend", "attn_backend_name", "FLASHMLA_SPARSE", "FLASHINFER", "FLASHMLA", "--attention-backend"),
+        ("peer-kernel-blocks", "physical_blocks_per_logical_kv_block", 2, "1 here", "2 at the peer", "--block-size"),
+        ("peer-row-bytes", "block_lens", [2048], "1 regions of [1024]", "1 regions of [2048]", "--kv-cache-dtype"),
+        ("peer-row-bytes", "block_lens", [1024, 64], "1 regions of [1024]", "2 regions of [64, 1024]", "draft model"),
+        ("peer-dcp", "dcp_size", 2, "1 here", "2 at the peer", "--decode-context-parallel-size"),
+        ("peer-pcp", "pcp_size", 2, "1 here", "2 at the peer", "--prefill-context-parallel-size"),
+        ("peer-row-stride", "block_strides", [2048], "[1024] bytes here", "[2048] bytes at the peer", "--block-size"),
         (
+            "peer-pages",
             "packed_member_layouts",
             {"0.indexer": [0, 100], "1.attn": [100, 400], "0.attn": [500, 400]},
             "3 pages (differing: [('0.attn', [100, 400]), ('1.attn', [500, 400])]) here",
@@ -161,21 +191,23 @@ def test_peers_may_differ_in_what_rows_do_not_depend_on() -> None:
             "MTP",
         ),
         (
+            "peer-pages",
             "packed_member_layouts",
             {"0.indexer": [0, 100], "0.attn": [100, 400]},
             "3 pages (differing: [('1.attn', [500, 400])]) here",
             "2 pages (differing: none) at the peer",
             "MTP",
         ),
-        ("packed_member_layouts", {}, "3 pages (differing: [", "0 pages (differing: none)", "MTP"),
-        ("block_size", None, "64 here", "None at the peer", "--block-size"),
+        ("peer-pages", "packed_member_layouts", {}, "3 pages (differing: [", "0 pages (differing: none)", "MTP"),
+        ("peer-block-size", "block_size", None, "64 here", "None at the peer", "--block-size"),
     ],
 )
 def test_each_difference_is_told_with_both_values_and_the_setting(
-    field: str, value: Any, here: str, there: str, setting: str
+    row: str, field: str, value: Any, here: str, there: str, setting: str
 ) -> None:
     (sentence,) = peer_differences(_metadata(), _metadata() | {field: value})
 
+    says(row, sentence)
     assert sentence.startswith(f"{field} is ")
     assert here in sentence
     assert there in sentence

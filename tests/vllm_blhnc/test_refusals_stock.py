@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from refusal_table import says
 
 if TYPE_CHECKING:
     from conftest import Call, Engine, StartEngine
@@ -35,12 +36,15 @@ def test_an_engine_with_another_layout_does_not_start(starts: dict[str, Engine])
     with pytest.raises(RuntimeError, match="LayoutError: kv_cache_layout=LBNHC") as failed:
         starts["other-layout"].answer()
 
+    says("start-layout", str(failed.value))
     assert "unset VLLM_KV_CACHE_LAYOUT (or set it to BLHNC)" in str(failed.value)
 
 
 def test_an_engine_with_a_misspelt_setting_does_not_start(starts: dict[str, Engine]) -> None:
-    with pytest.raises(RuntimeError, match=r"ValueError: .*blhnc has unknown keys \['layot'\]"):
+    with pytest.raises(RuntimeError, match=r"ValueError: .*blhnc has unknown keys \['layot'\]") as failed:
         starts["misspelt"].answer()
+
+    says("start-setting", str(failed.value))
 
 
 def test_the_push_connector_registers_rows_too(starts: dict[str, Engine]) -> None:
@@ -68,18 +72,19 @@ def _make_worker(name: str, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("connector", ["NixlConnector", "NixlPullConnector", "NixlPushConnector"])
 @pytest.mark.parametrize(
-    ("options", "seen", "instead"),
+    ("row", "options", "seen", "instead"),
     [
-        ({"stages": 2}, "pipeline_parallel_size=2", "--pipeline-parallel-size 1"),
-        ({"mla": False}, "model glm has no MLA", "Serve an MLA model"),
-        ({"hisparse": "set"}, "hisparse_config is set", "Serve without HiSparse"),
+        ("start-pipeline", {"stages": 2}, "pipeline_parallel_size=2", "--pipeline-parallel-size 1"),
+        ("start-model", {"mla": False}, "model glm has no MLA", "Serve an MLA model"),
+        ("start-hisparse", {"hisparse": "set"}, "hisparse_config is set", "Serve without HiSparse"),
     ],
 )
 def test_what_has_no_rows_is_refused_before_anything_is_made(
-    call: Call, connector: str, options: dict[str, Any], seen: str, instead: str
+    call: Call, connector: str, row: str, options: dict[str, Any], seen: str, instead: str
 ) -> None:
     why = _why(call, _make_worker, connector, options)
 
+    says(row, why)
     assert why.startswith(f"LayoutError: {seen}")
     assert instead in why
 
@@ -98,6 +103,7 @@ def test_host_buffers_are_refused(call: Call) -> None:
     """Stock stages through host buffers only beside a GPU, so the worker is a made-up one."""
     why = _why(call, _register_with_host_buffers)
 
+    says("start-host-buffers", why)
     assert why.startswith("LayoutError: kv_buffer_device=cpu stages KV in host buffers")
     assert "Leave kv_buffer_device at its default" in why
 
@@ -168,6 +174,7 @@ def test_another_vllm_release_is_refused_with_the_way_to_try_it(call: Call, tmp_
 
     why = _why(call, _connector_with, str(tmp_path))
 
+    says("start-release", why)
     assert why.startswith("UnsupportedVersion: vllm==0.34.0 is installed")
     assert ">=0.31,<0.34 (tested: 0.31.0, 0.32.0, 0.33.0)" in why.replace("<0.34,>=0.31", ">=0.31,<0.34")
     assert 'STOCKPATCH_ALLOW_UNTESTED="vllm==0.34.0"' in why

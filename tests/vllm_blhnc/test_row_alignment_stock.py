@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from packaging.version import Version
+from refusal_table import says
 
 from vllm_blhnc.plan import Caches, Layout, plan_transfer
 
@@ -140,10 +141,12 @@ def test_an_engine_whose_rows_are_not_as_asked_does_not_start(start_engine: Star
 
     with pytest.raises(RuntimeError, match="LayoutError: .*row_alignment_tokens=64 asks for") as failed:
         forced.answer()
+    says("start-row-alignment", str(failed.value))
     assert f"a multiple of {64 * MLA_ROW} bytes, but this engine has rows of {PAYLOAD}" in str(failed.value)
     assert "Unset VLLM_KV_CACHE_LAYOUT, or leave row_alignment_tokens out" in str(failed.value)
     with pytest.raises(RuntimeError, match="row_alignment_tokens=48 does not divide block_size=64") as failed:
         uneven.answer()
+    says("start-row-divisor", str(failed.value))
     assert "a divisor such as 16 or 64" in str(failed.value)
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from refusal_table import says
 
 from vllm_blhnc.transfers import RecordingAgent, Transfer, append_to
 
@@ -168,6 +169,7 @@ def test_a_log_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) ->
     for path in (tmp_path, tmp_path / "file" / "transfers.jsonl"):
         with pytest.raises(ValueError, match="Correct the path or leave the setting out") as refused:
             append_to(str(path))
+        says("start-transfer-log", str(refused.value))
         assert f"blhnc.transfer_log={str(path)!r}" in str(refused.value)
 
 
