@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vllm_blhnc.plan import block_row, descriptor_count, run_lengths
@@ -58,6 +58,7 @@ def test_a_row_without_bytes_is_refused(pages: dict[str, int], message: str) -> 
 _ids = st.lists(st.integers(0, 8) | st.integers(0, 10_000), max_size=40)
 
 
+@settings(deadline=None)  # a busy machine is no fault
 @given(st.data())
 def test_a_run_is_a_stretch_in_which_both_ids_keep_their_distance_to_the_position(data: st.DataObject) -> None:
     source = data.draw(_ids)
