@@ -42,7 +42,7 @@ def _unmerged(transfer: Mapping[str, Any]) -> float:
     return float(transfer["descriptors"] > transfer["regions"] * transfer["runs"])
 
 
-_RUNS = (1, 2, 5, 10, 20, 50, 100, 200, 320, 500, 1000, 2000, 3125, 16_384)
+_BLOCKS = (1, 2, 5, 10, 20, 50, 100, 200, 320, 500, 1000, 2000, 3125, 16_384)
 
 FIGURES = (
     Figure(
@@ -51,7 +51,7 @@ FIGURES = (
         "Cache blocks of a KV transfer.",
         "transfers",
         lambda t: t["blocks"],
-        _RUNS,
+        _BLOCKS,
     ),
     Figure(
         "vllm:blhnc_runs",
@@ -59,7 +59,7 @@ FIGURES = (
         "Runs of blocks whose ids are consecutive on both sides, in a KV transfer.",
         "transfers",
         lambda t: t["runs"],
-        _RUNS,
+        _BLOCKS,
     ),
     Figure(
         "vllm:blhnc_blocks_per_run",

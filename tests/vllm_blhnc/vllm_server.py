@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -96,7 +97,9 @@ class Server:
         return found
 
     def kill(self) -> None:
-        """End all its processes as the kernel would."""
-        if self._process.is_alive() and self._process.pid is not None:
+        """End all its processes as the kernel would, also those that outlived the first."""
+        assert self._process.pid is not None
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()  # It may not have made its group yet.
         self._process.join()
