@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from glm53.plan.blhnc import blhnc
+from glm53.plan.kv import kv
 
 __all__ = ["app"]
 
@@ -22,3 +23,4 @@ def _group() -> None:
 
 
 app.command()(blhnc)
+app.command()(kv)
