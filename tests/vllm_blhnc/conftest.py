@@ -105,8 +105,6 @@ class Engine(Process):
 
     def __init__(self, name: str, folder: Path, arguments: dict[str, Any], environment: dict[str, str]):
         self._transfer_log = folder / f"{name}.jsonl"
-        extra = arguments["kv_transfer_config"].setdefault("kv_connector_extra_config", {})
-        extra.setdefault("blhnc", {}).setdefault("transfer_log", str(self._transfer_log))
         super().__init__(vllm_process.serve, folder / f"{name}.log", environment, arguments)
 
     @property
@@ -174,6 +172,7 @@ def start_engine(forked: None, model: Path, tmp_path_factory: pytest.TempPathFac
     """``start_engine("kv_producer", "BLHNC")`` returns at once; its first `answer` says that it is ready.
 
     connector: name of the connector class. blhnc: further settings of the plugin. environment: variables.
+    within: puts the connector's configuration into another one. engine: further arguments of `vllm.LLM`.
     """
     folder = tmp_path_factory.mktemp("engines")
     started: list[Engine] = []
@@ -186,8 +185,12 @@ def start_engine(forked: None, model: Path, tmp_path_factory: pytest.TempPathFac
         connector: str = "NixlConnector",
         blhnc: dict[str, Any] | None = None,
         environment: dict[str, str] | None = None,
+        within: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config,
+        engine: dict[str, Any] | None = None,
     ) -> Engine:
-        settings = {"layout": layout, "progress_delay_us": 2000} | (blhnc or {})
+        name = f"{next(numbers)}-{role}-{layout}"
+        log = {"transfer_log": str(folder / f"{name}.jsonl")}
+        settings = {"layout": layout, "progress_delay_us": 2000} | log | (blhnc or {})
         arguments = {
             "model": str(model),
             "dtype": "float32",
@@ -198,18 +201,19 @@ def start_engine(forked: None, model: Path, tmp_path_factory: pytest.TempPathFac
             "kv_cache_memory_bytes": 64 << 20,
             "enforce_eager": True,
             "skip_tokenizer_init": True,
-            "kv_transfer_config": {
-                "kv_connector": connector,
-                "kv_connector_module_path": "vllm_blhnc.connector",
-                "kv_role": role,
-                "kv_load_failure_policy": "fail",
-                "kv_connector_extra_config": {"blhnc": settings},
-            },
+            "kv_transfer_config": within(
+                {
+                    "kv_connector": connector,
+                    "kv_connector_module_path": "vllm_blhnc.connector",
+                    "kv_role": role,
+                    "kv_load_failure_policy": "fail",
+                    "kv_connector_extra_config": {"blhnc": settings},
+                }
+            ),
         }
         variables = {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(_free_port())} | (environment or {})
-        engine = Engine(f"{next(numbers)}-{role}-{layout}", folder, arguments, variables)
-        started.append(engine)
-        return engine
+        started.append(Engine(name, folder, arguments | (engine or {}), variables))
+        return started[-1]
 
     yield start
     for engine in started:

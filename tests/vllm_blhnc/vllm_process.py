@@ -6,6 +6,7 @@ UCX crashes.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 import traceback
@@ -42,6 +43,8 @@ def serve(commands: Connection, log: str, environment: dict[str, str], arguments
     "max_tokens": n, "kv": kv_transfer_params or None}`` with tokens, finish reason and handoff of each.
     """
     _settle(log, environment)
+    # A daemon may have no children, but an engine of several ranks has; they end when this process does.
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     try:
         from vllm import LLM
 
