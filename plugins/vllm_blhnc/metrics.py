@@ -50,8 +50,7 @@ class BlockRowStats(NixlKVConnectorStats):
         """Stock's summary for vLLM's periodic log line, and ours."""
         transfers = self.data[_KEYS["transfers"]]
         blocks, runs, posting, whole = (
-            math.fsum(transfer[name] for transfer in transfers)
-            for name in ("blocks", "runs", "post_us", "transfer_us")
+            math.fsum(transfer[name] for transfer in transfers) for name in ("blocks", "runs", "post_us", "transfer_us")
         )
         summary: dict[str, int | float] = super().reduce()
         for row in self.data[_KEYS["rows"]]:
