@@ -165,11 +165,11 @@ def _round_to_e2m1(magnitudes: torch.Tensor) -> torch.Tensor:
     """Nearest e2m1 values of float32 ``magnitudes`` >= 0, ties to the even code; overwrites its argument.
 
     The values below 2**(n+1) and from 2**n on (n = 0, 1, 2; 0 also below 1) are the multiples of 2**(n-1). Adding
-    1.5 * 2**(n+22), whose last bit counts 2**(n-1), rounds to them, and an even multiple has an even code.
+    2**(n+22), whose last bit counts 2**(n-1), rounds to them, and an even multiple has an even code.
     """
     magnitudes.clamp_(max=row.E2M1_MAX)
     power = (magnitudes.view(torch.int32) & 0x7F800000).view(torch.float32).clamp_(min=1.0)
-    shift = power.mul_(1.5 * 2**22)
+    shift = power.mul_(2.0**22)
     return magnitudes.add_(shift).sub_(shift)
 
 

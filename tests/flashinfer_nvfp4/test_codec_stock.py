@@ -154,10 +154,10 @@ def test_the_scale_offsets_are_a_permutation_of_the_last_32_bytes() -> None:
 def test_rows_are_those_of_exact_arithmetic(policy: Policy, dtype: Any, size: float) -> None:
     """Where two scales leave errors that differ by less than float32 sums resolve, either is right."""
     torch.manual_seed(1)
-    latent = (torch.randn(4, 512) * torch.randn(4, 512).exp() * size).clamp(-6e4, 6e4).to(dtype)
-    rows = encode_rows(latent, torch.zeros(4, 64), policy)
+    latent = (torch.randn(2, 512) * torch.randn(2, 512).exp() * size).clamp(-6e4, 6e4).to(dtype)
+    rows = encode_rows(latent, torch.zeros(2, 64), policy)
 
-    for block, (scale, codes) in zip(latent.view(-1, 16), _blocks_of(rows, 128), strict=True):
+    for block, (scale, codes) in zip(latent.view(-1, 16), _blocks_of(rows, 64), strict=True):
         values = _exactly(block)
         right_scale, right_codes, least = encode_block(values, policy)
         if scale == right_scale:
