@@ -93,6 +93,10 @@ class Process:
         """Let it run no further, with all its connections open."""
         os.kill(self.pid, signal.SIGSTOP)
 
+    def resume(self) -> None:
+        """Let it run again."""
+        os.kill(self.pid, signal.SIGCONT)
+
     def kill(self) -> None:
         """End it as the kernel would: no last words to anybody."""
         self._process.kill()
@@ -130,6 +134,12 @@ class Engine(Process):
         """As `decode`, without waiting for the `answer`."""
         pairs = zip(prompts, handoffs, strict=True)
         self.send([{"prompt": prompt, "max_tokens": 16, "kv": handoff} for prompt, handoff in pairs])
+
+    def abort_decode(self, prompts: list[list[int]], handoffs: list[dict[str, Any]]) -> None:
+        """Begin as `decode` does, and abort the requests while their KV is on its way."""
+        pairs = zip(prompts, handoffs, strict=True)
+        self.send(["abort", *({"prompt": prompt, "max_tokens": 16, "kv": handoff} for prompt, handoff in pairs)])
+        self.answer()
 
     def _run(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
         self.send(requests)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from refusal_table import says
 
 if TYPE_CHECKING:
     from conftest import Call
@@ -328,8 +329,10 @@ def test_an_empty_queue_has_no_block() -> None:
 def test_a_window_that_keeps_nothing_is_refused(window: int) -> None:
     from vllm_blhnc.allocation import AllocationError
 
-    with pytest.raises(AllocationError, match=rf"eviction_window={window} blocks, but this engine has 79"):
+    with pytest.raises(AllocationError, match=rf"eviction_window={window} blocks, but this engine has 79") as refused:
         _manager(80, window)
+
+    says("start-window", str(refused.value))
 
 
 def test_a_pool_in_use_is_refused() -> None:
@@ -338,15 +341,19 @@ def test_a_pool_in_use_is_refused() -> None:
     side = Side(_manager(80, None))
     side.admit("a", list(range(8)), 1000)
 
-    with pytest.raises(AllocationError, match="2 blocks of the pool are in use before the first request"):
+    with pytest.raises(AllocationError, match="2 blocks of the pool are in use before the first request") as refused:
         hand_out_runs(side.pool, 0)
+
+    says("start-pool-used", str(refused.value))
 
 
 def test_a_pool_with_another_queue_is_refused() -> None:
     from vllm_blhnc.allocation import AllocationError, hand_out_runs
 
-    with pytest.raises(AllocationError, match=r"has a vllm_blhnc\.allocation\.RunQueue for its free blocks"):
+    with pytest.raises(AllocationError, match=r"has a vllm_blhnc\.allocation\.RunQueue for its free blocks") as refused:
         hand_out_runs(_manager(80, 0).block_pool, 0)
+
+    says("start-pool-queue", str(refused.value))
 
 
 def _agent_trace() -> list[Any]:

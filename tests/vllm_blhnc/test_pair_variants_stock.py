@@ -147,3 +147,31 @@ def test_two_prefill_ranks_feed_one_decode_rank(start_engine: StartEngine) -> No
 
     prefill.kill()
     decode.kill()
+
+
+def test_requests_aborted_while_their_kv_travels_leave_the_engine_serving(
+    start_engine: StartEngine,
+) -> None:
+    """vLLM's scheduler asserts that it knows each request whose KV arrives, so one that is gone would end it."""
+    prefill, decode = (start_engine(role, "BLHNC") for role in ("kv_producer", "kv_consumer"))
+    prefill.answer()
+    decode.answer()
+    _check(prefill, decode)
+    aborted = [_prompt(450, seed=seed) for seed in range(2)]
+    handoffs = prefill.prefill(aborted)
+    known = len(decode.transfers)
+
+    # A stopped process serves no read, so all of them are on their way when their requests are aborted.
+    prefill.stop()
+    decode.abort_decode(aborted, handoffs)
+    assert len(decode.transfers) == known
+    prefill.resume()
+
+    # The aborted reads end beside those of new requests.
+    prompts = [_prompt(300, seed=1000 + seed) for seed in range(2)]
+    alone = prefill.generate(prompts)
+    outputs = decode.decode(prompts, prefill.prefill(prompts))
+    assert [output["tokens"] for output in outputs] == [output["tokens"] for output in alone]
+    assert len(decode.transfers) == known + 4
+    prefill.kill()
+    decode.kill()

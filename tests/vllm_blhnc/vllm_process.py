@@ -40,7 +40,8 @@ def serve(commands: Connection, log: str, environment: dict[str, str], arguments
     """Be one engine with these arguments of `vllm.LLM`.
 
     Answers once when it is ready or has failed, then each batch of requests ``{"prompt": token ids,
-    "max_tokens": n, "kv": kv_transfer_params or None}`` with tokens, finish reason and handoff of each.
+    "max_tokens": n, "kv": kv_transfer_params or None}`` with tokens, finish reason and handoff of each; a batch
+    that begins with ``"abort"`` is aborted after five steps.
     """
     _settle(log, environment)
     # A daemon may have no children, but an engine of several ranks has; they end when this process does.
@@ -59,7 +60,7 @@ def serve(commands: Connection, log: str, environment: dict[str, str], arguments
             requests = commands.recv()
         except EOFError:
             return
-        commands.send(("value", _generate(llm, requests)))
+        commands.send(("value", _abort(llm, requests[1:]) if requests[0] == "abort" else _generate(llm, requests)))
 
 
 def serve_http(log: str, environment: dict[str, str], arguments: list[str]) -> None:
@@ -72,10 +73,19 @@ def serve_http(log: str, environment: dict[str, str], arguments: list[str]) -> N
     main()
 
 
-def _generate(llm: Any, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _abort(llm: Any, requests: list[dict[str, Any]]) -> None:
+    names = [f"aborted-{number}" for number in range(len(requests))]
+    for name, request, sampling in zip(names, requests, _sampling(requests), strict=True):
+        llm.llm_engine.add_request(name, {"prompt_token_ids": request["prompt"]}, sampling)
+    for _ in range(5):
+        llm.llm_engine.step()
+    llm.llm_engine.abort_request(names)
+
+
+def _sampling(requests: list[dict[str, Any]]) -> list[Any]:
     from vllm import SamplingParams
 
-    sampling = [
+    return [
         SamplingParams(
             temperature=0.0,
             max_tokens=request["max_tokens"],
@@ -85,6 +95,9 @@ def _generate(llm: Any, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
         )
         for request in requests
     ]
+
+
+def _generate(llm: Any, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     prompts: list[Any] = [{"prompt_token_ids": request["prompt"]} for request in requests]
     return [
         {
@@ -92,5 +105,5 @@ def _generate(llm: Any, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "finish_reason": output.outputs[0].finish_reason,
             "kv": output.kv_transfer_params,
         }
-        for output in llm.generate(prompts, sampling, use_tqdm=False)
+        for output in llm.generate(prompts, _sampling(requests), use_tqdm=False)
     ]
