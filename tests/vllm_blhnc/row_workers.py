@@ -298,7 +298,7 @@ def _plan(config: Any, specs: dict[str, Any]) -> Any:
     try:
         from vllm.v1.core import kv_cache_planning as planner
     except ImportError:  # before 0.33
-        from vllm.v1.core import kv_cache_utils as planner  # type: ignore[no-redef]
+        from vllm.v1.core import kv_cache_utils as planner
 
     groups = planner.get_kv_cache_groups(config, dict(specs))
     return planner.get_kv_cache_config_from_groups(config, groups, MEMORY)

@@ -28,7 +28,8 @@ CACHES = 7
 
 
 def _drafting(model: Path, **options: Any) -> Deployment:
-    return Deployment(str(model), **{"drafts": 2, "speculative": ("dflash", "draft", 4)} | options)
+    drafting: dict[str, Any] = {"drafts": 2, "speculative": ("dflash", "draft", 4)}
+    return Deployment(str(model), **drafting | options)
 
 
 @dataclass
@@ -51,7 +52,9 @@ def pairs(start_side: StartSide, model: Path) -> dict[str, Pair]:
         name: [start_side(_drafting(model, stock=name == "stock"), role) for role in ("kv_producer", "kv_consumer")]
         for name in ("rows", "stock")
     }
-    return {name: Pair(*sides, registered=[side.answer() for side in sides]) for name, sides in started.items()}
+    return {
+        name: Pair(prefill, decode, [prefill.answer(), decode.answer()]) for name, (prefill, decode) in started.items()
+    }
 
 
 def _ask(side: Process, method: str, *arguments: Any) -> Any:

@@ -60,7 +60,11 @@ def serve(commands: Connection, log: str, environment: dict[str, str], arguments
             requests = commands.recv()
         except EOFError:
             return
-        commands.send(("value", _abort(llm, requests[1:]) if requests[0] == "abort" else _generate(llm, requests)))
+        if requests[0] == "abort":
+            _abort(llm, requests[1:])
+            commands.send(("value", None))
+        else:
+            commands.send(("value", _generate(llm, requests)))
 
 
 def serve_http(log: str, environment: dict[str, str], arguments: list[str]) -> None:
