@@ -10,7 +10,7 @@ import sys
 import pytest
 
 STOCK = ("vllm", "torch", "dynamo", "mooncake", "nixl", "transformers", "flashinfer")
-PLUGINS = ("flashinfer_nvfp4", "vllm_blhnc", "vllm_cpu_dsa")
+PLUGINS = ("dynamo_structural_tags", "flashinfer_nvfp4", "vllm_blhnc", "vllm_cpu_dsa")
 PATCHING = ("vllm_blhnc", "vllm_cpu_dsa")
 
 
