@@ -23,17 +23,14 @@ which cannot raise, agree with this module on finite values.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, get_args
 
 import torch
 
 from flashinfer_nvfp4 import rowformat as row
 from flashinfer_nvfp4.errors import RowsRefused
+from flashinfer_nvfp4.policy import POLICIES, Policy
 
 __all__ = ["POLICIES", "Policy", "decode_rows", "encode_rows"]
-
-Policy = Literal["rtn", "four_over_six", "search"]
-POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 WINDOW = (-2, -1, 1, 2, 3, 4, 5)
 """Codes that ``search`` tries around that of amax/6; wider windows lower the error by less than 0.1 %."""

@@ -103,6 +103,13 @@ def _indexer_types(config: Any) -> list[str]:
 
 def _cache(cache_config: Any) -> Iterator[Unsupported]:
     row_format(cache_config.cache_dtype)
+    if skipped := cache_config.kv_cache_dtype_skip_layers:
+        yield Unsupported(
+            f"--kv-cache-dtype-skip-layers {' '.join(map(str, skipped))}",
+            "layers would share blocks with rows of two formats, whose pages have no common stride",
+            "no layer skipped",
+            "Drop --kv-cache-dtype-skip-layers",
+        )
     size = cache_config.block_size
     if size % BLOCK_SIZE:
         yield Unsupported(
@@ -181,7 +188,14 @@ def _engine(vllm_config: Any) -> Iterator[Unsupported]:
             "auto, fp8",
             "Drop indexer_kv_dtype from --attention-config",
         )
-    draft = vllm_config.speculative_config
+    draft, cache_dtype = vllm_config.speculative_config, vllm_config.cache_config.cache_dtype
+    if draft is not None and draft.kv_cache_dtype not in (None, cache_dtype):
+        yield Unsupported(
+            f"kv_cache_dtype={draft.kv_cache_dtype} of the draft beside --kv-cache-dtype {cache_dtype}",
+            "the MTP layer shares its blocks with the model's layers, and so their row format",
+            "the same for both",
+            "Leave kv_cache_dtype out of --speculative-config",
+        )
     if draft is not None and draft.method != "mtp":
         yield Unsupported(
             f"speculative method {draft.method}",

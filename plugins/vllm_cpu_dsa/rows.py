@@ -15,7 +15,7 @@ from vllm_cpu_dsa.errors import Unsupported
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["GROUP", "LATENT", "ROPE", "PlainRows", "RowFormat", "row_format", "row_formats"]
+__all__ = ["GROUP", "LATENT", "ROPE", "Fp8Rows", "PlainRows", "RowFormat", "row_format", "row_formats"]
 
 GROUP = "vllm_cpu_dsa.row_formats"
 LATENT = 512
@@ -69,6 +69,32 @@ class PlainRows:
     def decode(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Views of the two parts of [n, 576]."""
         return rows[:, :LATENT], rows[:, LATENT:]
+
+
+class Fp8Rows:
+    """Rows of 576 FP8 e4m3 values with the scale 1, which is what vLLM writes for a checkpoint without KV scales.
+
+    Rounded to nearest even and saturated at 448; NaN stays NaN.
+    """
+
+    name = "fp8"
+    cache_dtypes: ClassVar[tuple[str, ...]] = ("fp8", "fp8_e4m3")
+    row_bytes = LATENT + ROPE
+
+    def encode(self, latent: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
+        """uint8 [n, 576], the parts side by side."""
+        import torch
+
+        largest = torch.finfo(torch.float8_e4m3fn).max
+        row = torch.cat((latent, rope), dim=-1).float().clamp(-largest, largest)
+        return row.to(torch.float8_e4m3fn).view(torch.uint8)
+
+    def decode(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The two parts of uint8 [n, 576] in float32, exactly."""
+        import torch
+
+        values = rows.view(torch.float8_e4m3fn).float()
+        return values[:, :LATENT], values[:, LATENT:]
 
 
 @cache

@@ -141,18 +141,19 @@ def environment(**values: str) -> Iterator[None]:
 
 @contextmanager
 def installed(site: str | None) -> Iterator[None]:
-    """The packages in the folder ``site`` beside the others, for the length of one engine."""
-    if site is None:
-        yield
-        return
+    """The packages in the folder ``site`` beside the others, for the length of one engine.
+
+    Row formats are made anew even without a site: they read their settings once.
+    """
     from vllm_cpu_dsa.rows import row_formats
 
-    sys.path.insert(0, site)
+    sys.path[:0] = [site] if site else []
     row_formats.cache_clear()
     try:
         yield
     finally:
-        sys.path.remove(site)
+        if site:
+            sys.path.remove(site)
         row_formats.cache_clear()
 
 

@@ -31,7 +31,7 @@ def _config(**changed: Any) -> SimpleNamespace:
             "kv_lora_rank": 512,
             "qk_rope_head_dim": 64,
         },
-        "cache": {"cache_dtype": "auto", "block_size": 64},
+        "cache": {"cache_dtype": "auto", "block_size": 64, "kv_cache_dtype_skip_layers": []},
         "parallel": {
             "tensor_parallel_size": 2,
             "pipeline_parallel_size": 1,
@@ -67,7 +67,8 @@ GLM_TYPES = ["full", "full", "full", "shared", "shared", "shared", "full", "shar
         {"cache__block_size": 128},
         {"cache__cache_dtype": "bfloat16"},
         {"attention__indexer_kv_dtype": "fp8"},
-        {"engine__speculative_config": SimpleNamespace(method="mtp")},
+        {"engine__speculative_config": SimpleNamespace(method="mtp", kv_cache_dtype=None)},
+        {"engine__speculative_config": SimpleNamespace(method="mtp", kv_cache_dtype="auto")},
         {**SHARING, "model__indexer_types": GLM_TYPES},
         {"model__index_topk_pattern": "FFFSSSFS", "model__indexer_types": GLM_TYPES},
         {"model__index_topk_pattern": "FFFSSSFS"},
@@ -94,6 +95,7 @@ def test_what_is_served_passes(served: dict[str, Any]) -> None:
         ),
         ({"model__index_topk_pattern": "SFFFFFFF"}, "a first layer without an indexer", "begins with a full layer"),
         ({"cache__cache_dtype": "fp8"}, "--kv-cache-dtype fp8", "auto (plain)"),
+        ({"cache__kv_cache_dtype_skip_layers": ["0", "3"]}, "--kv-cache-dtype-skip-layers 0 3", "no layer skipped"),
         ({"cache__block_size": 16}, "--block-size 16", "multiples of 64"),
         ({"cache__block_size": 96}, "--block-size 96", "multiples of 64"),
         ({"parallel__pipeline_parallel_size": 2}, "--pipeline-parallel-size 2", "--pipeline-parallel-size 1"),
@@ -117,9 +119,14 @@ def test_what_is_served_passes(served: dict[str, Any]) -> None:
         ),
         ({"attention__indexer_kv_dtype": "mxfp4"}, "indexer_kv_dtype=mxfp4", "auto, fp8"),
         (
-            {"engine__speculative_config": SimpleNamespace(method="eagle")},
+            {"engine__speculative_config": SimpleNamespace(method="eagle", kv_cache_dtype=None)},
             "speculative method eagle",
             "mtp",
+        ),
+        (
+            {"engine__speculative_config": SimpleNamespace(method="mtp", kv_cache_dtype="bfloat16")},
+            "kv_cache_dtype=bfloat16 of the draft beside --kv-cache-dtype auto",
+            "the same",
         ),
     ],
 )

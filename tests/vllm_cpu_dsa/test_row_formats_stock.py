@@ -20,7 +20,7 @@ import torch
 
 class Bytes:
     name = "bytes"
-    cache_dtypes = ("fp8_ds_mla", "fp8")
+    cache_dtypes = ("fp8_ds_mla", "fp8_e5m2")
     row_bytes = 2 * 576 + 4
 
     def encode(self, latent, rope):
@@ -58,12 +58,12 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(site)
 
 
-@pytest.mark.parametrize("cache_dtype", ["fp8_ds_mla", "fp8"])
+@pytest.mark.parametrize("cache_dtype", ["fp8_ds_mla", "fp8_e5m2"])
 @pytest.mark.parametrize("layout", ["LBNHC", "BLHNC"])
 def test_a_third_partys_rows_answer_exactly_as_plain_rows_of_the_same_values(
     run: Callable[..., Any], package: str, model: Path, plain: Any, cache_dtype: str, layout: str
 ) -> None:
-    """``fp8`` is a name whose cache vLLM hands over as FP8, ``fp8_ds_mla`` one that it leaves as bytes."""
+    """``fp8_e5m2`` is a name whose cache vLLM hands over as FP8, ``fp8_ds_mla`` one that it leaves as bytes."""
     found = run(
         generate,
         model,

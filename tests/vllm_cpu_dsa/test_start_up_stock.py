@@ -36,10 +36,10 @@ def test_a_target_device_that_makes_vllm_pass_over_the_platform_stops_the_start_
 
 def refusal(model: Path, environ: dict[str, str], options: dict[str, Any]) -> str:
     """The error text with which an engine refuses to start."""
-    from dsa_engine import engine, environment
+    from dsa_engine import engine, environment, installed
 
     try:
-        with environment(**environ), engine(model, **options):
+        with environment(**environ), installed(None), engine(model, **options):
             return "started"
     except Exception as error:
         return str(error)
@@ -50,7 +50,13 @@ def refusal(model: Path, environ: dict[str, str], options: dict[str, Any]) -> st
     [
         ({"block_size": 16}, {}, "--block-size 16: an indexer page holds 64 keys"),
         ({"block_size": 128}, {"VLLM_KV_CACHE_LAYOUT": "BLHNC"}, "--block-size 128 with VLLM_KV_CACHE_LAYOUT"),
-        ({"kv_cache_dtype": "fp8"}, {}, "--kv-cache-dtype fp8: no installed row format"),
+        ({"kv_cache_dtype": "fp8_ds_mla"}, {}, "--kv-cache-dtype fp8_ds_mla: no installed row format"),
+        (
+            {"kv_cache_dtype": "nvfp4_ds_mla", "kv_cache_dtype_skip_layers": ["0"]},
+            {},
+            "--kv-cache-dtype-skip-layers 0: layers would share blocks",
+        ),
+        ({"kv_cache_dtype": "nvfp4_ds_mla"}, {"FLASHINFER_NVFP4_POLICY": "best"}, "FLASHINFER_NVFP4_POLICY='best'"),
         ({"pipeline_parallel_size": 2}, {}, "--pipeline-parallel-size 2: vLLM does not pass"),
         ({"attention_backend": "CPU_MLA"}, {}, "--attention-backend CPU_MLA: it has no sparse attention"),
         ({"enforce_eager": False}, {"VLLM_USE_BREAKABLE_CUDAGRAPH": "0"}, "Pass --enforce-eager"),
