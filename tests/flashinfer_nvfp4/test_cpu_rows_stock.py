@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch: make test")
+pytest.importorskip("torch", reason="needs torch: make test")
+
+import torch
 
 from flashinfer_nvfp4.codec import decode_rows, encode_rows
 from flashinfer_nvfp4.cpu_rows import Nvfp4Rows
