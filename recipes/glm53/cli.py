@@ -16,7 +16,7 @@ from rich.table import Table
 
 from glm53 import __version__
 from glm53.checks import check_model_folder
-from glm53.deployment import Deployment, DeploymentError, load, parse
+from glm53.deployment import CPU_CACHE_DTYPES, Deployment, DeploymentError, load, parse
 from glm53.local.stack import Stack, StackError, clean, report
 from glm53.model import ModelError, make
 from glm53.model.cli import app as model_app
@@ -45,6 +45,10 @@ DeploymentFile = Annotated[
     Path, typer.Option("--deployment", "-d", help="The deployment, a YAML file.", metavar="FILE")
 ]
 RunDir = Annotated[Path, typer.Option(help="Folder for logs, sockets and state of the run.", metavar="DIR")]
+CacheDtype = Annotated[
+    str | None,
+    typer.Option(help=f"Dtype of the KV cache, instead of the file's: {', '.join(CPU_CACHE_DTYPES)}.", metavar="DTYPE"),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON on standard output.")]
 
 
@@ -66,6 +70,7 @@ def up(
     ] = None,
     prefill: Annotated[int | None, typer.Option(help="Prefill workers, instead of the file's number.")] = None,
     decode: Annotated[int | None, typer.Option(help="Decode workers, instead of the file's number.")] = None,
+    kv_cache_dtype: CacheDtype = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait until everything serves.")] = 600,
     as_json: AsJson = False,
 ) -> None:
@@ -75,7 +80,8 @@ def up(
     dies, its name and last log lines are shown and the rest is ended. `glm53 down` ends it.
     """
     with _errors():
-        chosen = _with_model(_read(deployment, {"prefill": prefill, "decode": decode}))
+        workers, engine = {"prefill": prefill, "decode": decode}, {"kv_cache_dtype": kv_cache_dtype}
+        chosen = _with_model(_read(deployment, {"workers": workers, "engine": engine}))
         stack = Stack(chosen, run_dir, http_port=port)
         stack.up(say, timeout)
     if as_json:
@@ -136,6 +142,7 @@ def agent_demo(
         int, typer.Option(min=256, help="Tokens each agent says first; tools and template add about 1,100.")
     ] = 3500,
     append: Annotated[int, typer.Option(min=16, help="Tokens of the tool result that each turn appends.")] = 150,
+    kv_cache_dtype: CacheDtype = None,
 ) -> None:
     """Drive the deployment with agents that use tools, and prove what it did.
 
@@ -148,7 +155,7 @@ def agent_demo(
 
     plan = Plan(sessions=sessions, turns=turns, prompt_tokens=prompt, append_tokens=append)
     with _errors():
-        chosen = _read(deployment, {})
+        chosen = _read(deployment, {"engine": {"kv_cache_dtype": kv_cache_dtype}})
         if plan.longest() > chosen.engine.max_model_len:
             raise typer.BadParameter(
                 f"the last turn would reach {plan.longest()} tokens, more than engine.max_model_len="
@@ -168,14 +175,22 @@ def say(message: str) -> None:
     _err.print(message, highlight=False, markup=False, soft_wrap=True)
 
 
-def _read(path: Path, workers: dict[str, int | None]) -> Deployment:
+def _read(path: Path, options: dict[str, dict[str, Any]]) -> Deployment:
+    """The deployment with what the command line sets: section -> key -> value, None for what it does not."""
     chosen = load(path)
-    given = {role: count for role, count in workers.items() if count is not None}
+    given = {
+        f"{section}.{key}": value
+        for section, values in options.items()
+        for key, value in values.items()
+        if value is not None
+    }
     if not given:
         return chosen
     raw = chosen.model_dump(mode="json")
-    raw["workers"] |= given
-    return parse(raw, f"{path} with {given}")
+    for name, value in given.items():
+        section, _, key = name.partition(".")
+        raw[section][key] = value
+    return parse(raw, f"{path} with {', '.join(f'{name}={value}' for name, value in given.items())}")
 
 
 def _with_model(deployment: Deployment) -> Deployment:

@@ -12,7 +12,11 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
 
-__all__ = ["Deployment", "DeploymentError", "Finding", "load", "parse"]
+__all__ = ["CPU_CACHE_DTYPES", "Deployment", "DeploymentError", "Finding", "load", "parse"]
+
+
+#: What the CPU's attention has a row format for. "auto" is the model's dtype.
+CPU_CACHE_DTYPES = ("auto", "fp8", "nvfp4_ds_mla")
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,9 @@ class Engine(_Strict):
     """Settings that prefill, decode and aggregated workers share; they must agree or KV cannot move.
 
     block_size, max_model_len, max_batched_tokens: tokens. kv_cache: bytes per worker, e.g. "256MiB".
+    kv_cache_dtype: how a token's row is stored; "auto" is `dtype`.
+    nvfp4_policy: how the scales of NVFP4 rows are chosen (plugin flashinfer_nvfp4); None leaves it to the caller's
+        environment, and that to the plugin's default.
     """
 
     device: Literal["cpu"] = "cpu"
@@ -70,6 +77,8 @@ class Engine(_Strict):
     max_batched_tokens: Annotated[int, Field(gt=0)] = 512
     max_sequences: Annotated[int, Field(gt=0)] = 8
     kv_cache: ByteSize = ByteSize(256 << 20)
+    kv_cache_dtype: Literal["auto", "fp8", "fp8_ds_mla", "nvfp4_ds_mla"] = "auto"
+    nvfp4_policy: Literal["rtn", "four_over_six", "search"] | None = None
 
 
 class KvTransfer(_Strict):
@@ -163,6 +172,25 @@ class Deployment(_Strict):
                     f"{engine.max_batched_tokens} is below max_sequences={engine.max_sequences}: some sequences "
                     "could never decode.",
                     "Raise max_batched_tokens or lower max_sequences.",
+                )
+            )
+        if engine.device == "cpu" and engine.kv_cache_dtype not in CPU_CACHE_DTYPES:
+            found.append(
+                Finding(
+                    "cache-dtype",
+                    "engine.kv_cache_dtype",
+                    f"no row format for {engine.kv_cache_dtype} exists on the CPU.",
+                    f"Use {', '.join(CPU_CACHE_DTYPES[:-1])} or {CPU_CACHE_DTYPES[-1]}.",
+                )
+            )
+        if engine.nvfp4_policy and engine.kv_cache_dtype != "nvfp4_ds_mla":
+            found.append(
+                Finding(
+                    "policy-without-nvfp4",
+                    "engine.nvfp4_policy",
+                    f"{engine.nvfp4_policy} chooses scales of NVFP4 rows, but kv_cache_dtype={engine.kv_cache_dtype} "
+                    "has none.",
+                    "Set kv_cache_dtype to nvfp4_ds_mla, or leave nvfp4_policy out.",
                 )
             )
         transfer = self.kv_transfer

@@ -57,6 +57,19 @@ def test_worker_numbers_on_the_command_line_are_checked_like_the_file(tmp_path: 
     assert "half-disaggregated" in result.stderr
 
 
+@pytest.mark.parametrize("command", ["up", "agent-demo"])
+@pytest.mark.parametrize(("dtype", "code"), [("fp8_ds_mla", "cache-dtype"), ("int4", "bad-value")])
+def test_a_cache_dtype_on_the_command_line_is_checked_like_the_file(
+    tmp_path: Path, command: str, dtype: str, code: str
+) -> None:
+    recipe = _recipe(tmp_path, tmp_path / "model")
+    result = runner.invoke(app, [command, "-d", str(recipe), "--kv-cache-dtype", dtype])
+
+    assert result.exit_code == 2
+    assert f"small.yaml with engine.kv_cache_dtype={dtype} has 1 problem" in result.stderr
+    assert f"[{code}]" in result.stderr
+
+
 @pytest.mark.parametrize("options", [["--port", "-1"], ["--port", "0"], ["--port", "70000"], ["--timeout", "0"]])
 def test_numbers_that_cannot_be_meant_are_usage_errors(tmp_path: Path, options: list[str]) -> None:
     recipe = _recipe(tmp_path, tmp_path / "model")

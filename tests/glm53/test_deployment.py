@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from glm53.deployment import Deployment, DeploymentError, load, parse
+from glm53.deployment import CPU_CACHE_DTYPES, Deployment, DeploymentError, load, parse
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 
@@ -51,6 +51,10 @@ def test_sizes_are_read_with_units() -> None:
         (_raw(engine={"block_size": 0}), "bad-value", "engine.block_size"),
         (_raw(engine={"dtype": "float8"}), "bad-value", "engine.dtype"),
         (_raw(engine={"max_batched_tokens": 4}), "batch", "engine.max_batched_tokens"),
+        (_raw(engine={"kv_cache_dtype": "int8"}), "bad-value", "engine.kv_cache_dtype"),
+        (_raw(engine={"kv_cache_dtype": "fp8_ds_mla"}), "cache-dtype", "engine.kv_cache_dtype"),
+        (_raw(engine={"kv_cache_dtype": "nvfp4_ds_mla", "nvfp4_policy": "best"}), "bad-value", "engine.nvfp4_policy"),
+        (_raw(engine={"kv_cache_dtype": "fp8", "nvfp4_policy": "rtn"}), "policy-without-nvfp4", "engine.nvfp4_policy"),
         (_raw(kv_transfer={"layout": "NHD"}), "bad-value", "kv_transfer.layout"),
         (_raw(kv_transfer={"nixl_progress_delay_us": -1}), "bad-value", "kv_transfer.nixl_progress_delay_us"),
         (_raw(kv_transfer={"block_allocation": "run"}), "bad-value", "kv_transfer.block_allocation"),
@@ -67,6 +71,11 @@ def test_sizes_are_read_with_units() -> None:
 )
 def test_refuses_what_cannot_be_launched(raw: Any, code: str, field: str) -> None:
     assert (code, field) in _findings(raw)
+
+
+@pytest.mark.parametrize("dtype", CPU_CACHE_DTYPES)
+def test_every_cache_dtype_of_the_cpu_is_accepted(dtype: str) -> None:
+    assert parse(_raw(engine={"kv_cache_dtype": dtype})).engine.kv_cache_dtype == dtype
 
 
 def test_reports_all_findings_at_once() -> None:

@@ -56,6 +56,30 @@ def test_no_two_processes_share_a_port() -> None:
     assert len(ports) == len(set(ports)) == port_count(_deployment())
 
 
+def test_every_worker_gets_the_cache_dtype_once_and_the_policy_of_its_rows() -> None:
+    engine = {"kv_cache_dtype": "nvfp4_ds_mla", "nvfp4_policy": "rtn"}
+    for workers in ({"prefill": 1, "decode": 2}, {"aggregated": 1}):
+        rendered = _rendered(_deployment(workers=workers, engine=engine))
+        for name in set(rendered) - {"broker", "frontend"}:
+            assert rendered[name].argv.count("--kv-cache-dtype") == 1
+            assert _option(rendered[name], "--kv-cache-dtype") == "nvfp4_ds_mla"
+            assert rendered[name].env["FLASHINFER_NVFP4_POLICY"] == "rtn"
+
+    plain = _rendered(_deployment())["decode-0"]
+    assert _option(plain, "--kv-cache-dtype") == "auto"
+    assert "FLASHINFER_NVFP4_POLICY" not in plain.env
+
+
+def test_the_policys_variable_is_the_plugins() -> None:
+    from typing import get_args
+
+    from flashinfer_nvfp4.policy import POLICIES, SETTING
+    from glm53.deployment import Engine
+
+    assert SETTING == "FLASHINFER_NVFP4_POLICY"
+    assert get_args(get_args(Engine.model_fields["nvfp4_policy"].annotation)[0]) == POLICIES
+
+
 def test_refuses_too_few_ports() -> None:
     deployment = _deployment()
     with pytest.raises(ValueError, match="small needs 12 ports, got 11"):

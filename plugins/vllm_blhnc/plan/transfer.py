@@ -32,7 +32,7 @@ class _Backend:
 BACKENDS = {
     "FLASHINFER_MLA_SPARSE": _Backend(("fp8", "bf16"), {"0.32": 32, "0.33": 32}),
     "FLASHMLA_SPARSE": _Backend(("fp8_ds_mla", "nvfp4_ds_mla", "bf16"), {}),
-    "CPU_MLA_SPARSE": _Backend(("float32", "bf16"), {}),
+    "CPU_MLA_SPARSE": _Backend(("float32", "bf16", "fp8", "nvfp4_ds_mla"), {}),
 }
 
 

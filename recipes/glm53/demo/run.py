@@ -15,6 +15,7 @@ from typing import Any
 
 from openai import OpenAI, OpenAIError
 
+from glm53.demo.cache import cache_figures
 from glm53.demo.client import LONGEST_ANSWER, Turn, calls_as_data, run_session
 from glm53.deployment import Deployment
 from glm53.local.stack import Progress, Stack, StackError, running_stack
@@ -64,6 +65,7 @@ def run_demo(deployment: Deployment, run_dir: Path, plan: Plan, progress: Progre
             **_as_data(default),
         },
         "aggregated": _as_data(aggregated),
+        "kv_cache": cache_figures(deployment, rows.transfers),
         "deployment": deployment.model_dump(mode="json"),
         "plan": vars(plan),
         "wall_s": round(time.monotonic() - began, 1),

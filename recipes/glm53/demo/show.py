@@ -41,6 +41,7 @@ def show(report: dict[str, Any], console: Console) -> None:
             f"{sum(one['bytes'] for one in rows) / 1e6:.1f}",
         )
     console.print(moved)
+    console.print(_cache(report["kv_cache"]))
     for line in report["summary"]:
         console.print(line, highlight=False)
     _verdict(console, "outputs equal one aggregated worker's", report["outputs_equal"])
@@ -51,6 +52,16 @@ def show(report: dict[str, Any], console: Console) -> None:
     _verdict(console, "the same control with the default layout", report["baseline"]["negative_control"])
     if report["first_difference"]:
         console.print(f"first difference: {report['first_difference']}", highlight=False, markup=False)
+
+
+def _cache(cache: dict[str, Any]) -> Table:
+    table = Table("dtype", "bytes a token", "to bf16", "moved", title="KV cache, block rows")
+    base = cache["planned_bytes_per_token"]["bf16"]
+    for dtype, nbytes in cache["planned_bytes_per_token"].items():
+        ours = dtype == cache["dtype"] and cache["bytes_per_token"] is not None
+        moved = f"{cache['bytes_per_token']:,.0f} by this run" if ours else ""
+        table.add_row(dtype, f"{nbytes:,.0f}", f"{nbytes / base:.2f}", moved)
+    return table
 
 
 def _verdict(console: Console, what: str, holds: bool) -> None:

@@ -147,7 +147,7 @@ def _worker(
         *("--max-model-len", str(engine.max_model_len)),
         *("--max-num-batched-tokens", str(engine.max_batched_tokens)),
         *("--max-num-seqs", str(engine.max_sequences)),
-        *("--kv-cache-memory-bytes", str(int(engine.kv_cache))),
+        *("--kv-cache-memory-bytes", str(int(engine.kv_cache)), "--kv-cache-dtype", engine.kv_cache_dtype),
         "--enforce-eager",
         *("--dyn-tool-call-parser", deployment.tools.call_parser),
         *("--dyn-reasoning-parser", deployment.tools.reasoning_parser),
@@ -179,6 +179,8 @@ def _worker(
         "VLLM_CPU_DSA": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
+    if engine.nvfp4_policy:
+        env["FLASHINFER_NVFP4_POLICY"] = engine.nvfp4_policy
     return Process(
         name=name,
         role=role,
