@@ -15,6 +15,9 @@ LINE := 0.31.0
 LINES ?= 0.32.0 0.33.0
 VENV := .venv
 BIN := $(VENV)/bin
+# The kernels' compiler and interpreter. Apart from the packages, because vLLM chooses its second model runner, which
+# does not run on the CPU, where it can import Triton; the kernels' tests hand this folder to processes of their own.
+TRITON := 3.9.0
 # Further arguments for pytest, as in: make test ARGS="-k layout -x"
 ARGS ?=
 
@@ -25,7 +28,7 @@ CHECKED := plugins recipes env tests benchmarks
 STOCK_TESTS := $(wildcard tests/repository/test_*_stock.py tests/stockpatch/test_*_stock.py tests/vllm_cpu_dsa/test_*_stock.py \
 	tests/vllm_blhnc/test_*_stock.py tests/flashinfer_nvfp4/test_*_stock.py)
 
-.PHONY: help env demo test test-lines check clean distclean
+.PHONY: help env triton demo test test-lines check clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -33,11 +36,19 @@ help: ## show this list
 env: ## install what is missing into .venv (line 0.31.0 of the support matrix)
 	@$(PYTHON) env/setup_env.py --line $(LINE) --venv $(VENV)
 
+triton: env
+	@test -e $(VENV)/triton/triton-$(TRITON).dist-info/INSTALLER && exit 0
+	echo "Triton $(TRITON) into $(VENV)/triton (1 GB), for the tests of the kernels"
+	rm -rf $(VENV)/triton $(VENV)/triton.part
+	$(BIN)/python -m pip install --no-input --disable-pip-version-check --quiet --progress-bar off --no-deps --no-compile \
+	    --target $(VENV)/triton.part triton==$(TRITON)
+	mv $(VENV)/triton.part $(VENV)/triton
+
 demo: env ## run the whole stack on this machine with an agent session; report in build/demo.json
 	@mkdir -p build
 	@$(BIN)/glm53 agent-demo --deployment recipes/glm53-cpu.yaml --json build/demo.json
 
-test: env ## run all tests on line 0.31.0 (ARGS="-k name" narrows it)
+test: triton ## run all tests on line 0.31.0 (ARGS="-k name" narrows it)
 	@echo "pytest on line $(LINE): $(BIN)/python -m pytest $(ARGS)"
 	@$(TEST_ENV) $(BIN)/python -m pytest $(ARGS)
 

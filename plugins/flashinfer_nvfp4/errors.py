@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FingerprintMismatch", "FoldRefused", "Refused", "RowsRefused"]
+__all__ = ["BuildRefused", "FingerprintMismatch", "FoldRefused", "LaunchRefused", "Refused", "RowsRefused"]
 
 
 class Refused(ValueError):
@@ -14,6 +14,14 @@ class Refused(ValueError):
 
 class RowsRefused(Refused):
     """Values that cannot be encoded, or bytes that are no rows."""
+
+
+class LaunchRefused(Refused):
+    """Arguments that a kernel cannot take; nothing was launched."""
+
+
+class BuildRefused(Refused):
+    """CUDA kernels that cannot be built here."""
 
 
 class FoldRefused(Refused):

@@ -27,6 +27,7 @@ __all__ = [
     "launch_cost",
     "legal_cluster_sizes",
     "plan_clusters",
+    "plan_splits",
     "row_bytes",
     "token_bytes",
 ]
@@ -36,6 +37,9 @@ STAGE_KEYS = 32
 STAGES = (3, 32)
 """Fewest and most stages of a CTA in the stock op: its ring of slots, and its table of 1024 indices."""
 OVERHEAD_STAGES = 3
+MERGE_STAGES = 4
+"""What launching the merge kernel and passing partial results through memory is taken to cost."""
+MAX_SPLITS = 16
 CLUSTER_SIZES = range(1, 9)
 """8 CTAs is the largest cluster that every device launches without an opt-in."""
 
@@ -102,6 +106,28 @@ def plan_clusters(num_tokens: int, topk: int, capacity: Mapping[int, int], stage
         )
     tokens = max(num_tokens, 1)
     return min(sizes, key=lambda c: (launch_cost(tokens, topk, c, capacity[c]), -(-tokens // capacity[c]), -c))
+
+
+def plan_splits(programs: int, topk: int, at_once: int) -> int:
+    """Programs among which the Triton decode kernel divides a token's ``topk`` keys.
+
+    ``programs``: of a launch without splits, tokens times tiles of heads; ``at_once``: how many a device runs at once.
+    The cost in stages is that of a cluster launch (see the top of the module), plus `MERGE_STAGES` where a second
+    kernel has to merge; it was not measured. Splits are at most `MAX_SPLITS` and no smaller than three stages; of equal
+    costs the fewest win. Raises ValueError as `plan_clusters` does.
+    """
+    if programs < 0 or at_once < 1 or topk <= 0 or topk % STAGE_KEYS:
+        raise ValueError(
+            f"programs={programs}, topk={topk}, at_once={at_once} is no launch; allowed: 0 programs and more, positive "
+            f"multiples of {STAGE_KEYS} keys, and at least 1 program at once. Pad the index rows with -1."
+        )
+    stages = topk // STAGE_KEYS
+
+    def cost(splits: int) -> int:
+        waves = -(-max(programs, 1) * splits // at_once)
+        return waves * (-(-stages // splits) + OVERHEAD_STAGES) + (MERGE_STAGES if splits > 1 else 0)
+
+    return min(range(1, max(1, min(MAX_SPLITS, stages // STAGES[0])) + 1), key=cost)
 
 
 def row_bytes(cache_dtype: str) -> int:

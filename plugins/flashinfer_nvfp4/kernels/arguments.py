@@ -1,0 +1,126 @@
+"""What every launch checks on the host, without looking at values: those stay on the device.
+
+Caches are uint8 [blocks, block size, 352]. Rows follow each other in a block; blocks may be farther apart, as in
+BLHNC, where the pages of other layers lie between. A flat view of rows is a cache of blocks of one row.
+"""
+
+from __future__ import annotations
+
+import torch
+from triton.runtime.jit import JITFunction
+
+from flashinfer_nvfp4.errors import LaunchRefused
+from flashinfer_nvfp4.rowformat import ROW_BYTES
+
+__all__ = ["ALIGNMENT", "check_cache", "check_devices", "check_dtype", "check_output", "check_rows", "interpreted"]
+
+ALIGNMENT = 16
+"""Bytes of the widest load of a thread."""
+
+
+def interpreted(kernel: object) -> bool:
+    """Whether Triton was imported under ``TRITON_INTERPRET=1``, so that ``kernel`` runs on the CPU."""
+    return not isinstance(kernel, JITFunction)
+
+
+def check_devices(kernel: object, **tensors: torch.Tensor) -> None:
+    """Refuse tensors of several devices, and of one that ``kernel`` cannot run on."""
+    devices = {name: tensor.device for name, tensor in tensors.items()}
+    if len(set(devices.values())) > 1:
+        raise LaunchRefused(
+            ", ".join(f"{name} on {device}" for name, device in devices.items()),
+            "a kernel reaches the memory of one device",
+            "all tensors on one device",
+            "Move them together",
+        )
+    device = next(iter(devices.values()))
+    if device.type != ("cpu" if interpreted(kernel) else "cuda"):
+        raise LaunchRefused(
+            f"tensors on {device}, Triton {'interpreting' if interpreted(kernel) else 'compiling'}",
+            "compiled kernels run on an NVIDIA GPU, interpreted ones on the CPU",
+            "cuda tensors; cpu tensors under TRITON_INTERPRET=1",
+            "Move the tensors, or start Python with the other setting of TRITON_INTERPRET",
+        )
+
+
+def check_cache(cache: torch.Tensor) -> None:
+    """Refuse what is no cache of rows, or one that a kernel would read at odd addresses."""
+    shaped = cache.dtype == torch.uint8 and cache.ndim == 3 and cache.shape[2] == ROW_BYTES and cache.shape[1] > 0
+    if not shaped:
+        raise LaunchRefused(
+            f"cache {text(cache)}",
+            "it holds no rows of this format",
+            f"uint8 [blocks, block size, {ROW_BYTES}]",
+            "View the cache as uint8 and cut off what pads a block; a flat view of rows takes unsqueeze(1)",
+        )
+    blocks, size, _ = cache.shape
+    block, *rest = cache.stride()
+    if (size > 1 and rest[0] != ROW_BYTES) or rest[1] != 1 or (blocks > 1 and block < size * ROW_BYTES):
+        raise LaunchRefused(
+            f"cache with strides {list(cache.stride())}",
+            "rows must follow each other in a block, and blocks must not overlap",
+            f"strides [{size * ROW_BYTES} or more, {ROW_BYTES}, 1]",
+            "Pass one layer's view of the cache with the block dimension first",
+        )
+    if cache.data_ptr() % ALIGNMENT or (blocks > 1 and block % ALIGNMENT):
+        raise LaunchRefused(
+            f"cache at address {cache.data_ptr():#x} with blocks {block} bytes apart",
+            f"rows are read {ALIGNMENT} bytes at a time",
+            f"multiples of {ALIGNMENT} bytes",
+            "Align the block rows of the layout",
+        )
+
+
+def check_dtype(
+    name: str, tensor: torch.Tensor, allowed: tuple[torch.dtype, ...], shape: tuple[int | None, ...]
+) -> None:
+    """Refuse another dtype, or a shape other than ``shape``, in which None stands for any size."""
+    fits = len(shape) == tensor.ndim and all(a in (None, b) for a, b in zip(shape, tensor.shape, strict=True))
+    if tensor.dtype not in allowed or not fits:
+        sizes = ", ".join("any" if size is None else str(size) for size in shape)
+        raise LaunchRefused(
+            f"{name} {text(tensor)}",
+            "the kernel does not take it",
+            f"{' or '.join(_name(dtype) for dtype in allowed)} [{sizes}]",
+            "Convert or reshape it; other widths are other model geometries, which this format cannot hold",
+        )
+
+
+def check_rows(name: str, tensor: torch.Tensor) -> None:
+    """Refuse a last dimension that is not contiguous, and rows that do not begin at aligned addresses."""
+    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        raise LaunchRefused(
+            f"{name} with strides {list(tensor.stride())}",
+            "its last dimension is read as it lies in memory",
+            "a last stride of 1; others as they are",
+            f"Pass {name}.contiguous()",
+        )
+    strides = [step for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1][:-1]
+    if tensor.data_ptr() % ALIGNMENT or any(step * tensor.element_size() % ALIGNMENT for step in strides):
+        raise LaunchRefused(
+            f"{name} at address {tensor.data_ptr():#x} with strides {list(tensor.stride())} of "
+            f"{tensor.element_size()} bytes",
+            f"it is read {ALIGNMENT} bytes at a time",
+            f"multiples of {ALIGNMENT} bytes",
+            f"Pass {name}.contiguous(), or begin the slice at an aligned element",
+        )
+
+
+def check_output(name: str, tensor: torch.Tensor) -> None:
+    """Refuse an output that is not contiguous."""
+    if not tensor.is_contiguous():
+        raise LaunchRefused(
+            f"{name} with strides {list(tensor.stride())}",
+            "it is written as a whole",
+            "a contiguous tensor",
+            f"Allocate {name} contiguously, or leave it out",
+        )
+
+
+def text(tensor: torch.Tensor) -> str:
+    """Dtype, shape and device, for messages."""
+    return f"{_name(tensor.dtype)} {list(tensor.shape)} on {tensor.device}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

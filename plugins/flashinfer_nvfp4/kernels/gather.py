@@ -1,0 +1,134 @@
+"""Reading rows out of a paged cache as BF16 or FP8 values, for kernels that know no NVFP4 rows.
+
+BF16 is exact: an e2m1 value times an e4m3 scale has at most 6 significant bits. FP8 is e4m3 of ``value / scale``,
+RoPE part included, rounded to nearest, ties to even, saturated at 448; a kernel that reads it multiplies keys and
+values by ``scale``. That rounds the latent a second time (docs/nvfp4.md has the error). With a power of two, RoPE
+elements stay as they are while they remain in range, and only latents beyond 448 * scale saturate; a row holds up to
+2688.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from flashinfer_nvfp4.errors import LaunchRefused
+from flashinfer_nvfp4.kernels.arguments import check_cache, check_devices, check_dtype, check_output, interpreted
+from flashinfer_nvfp4.kernels.elements import byte_offsets, e4m3_codes, load_rows
+from flashinfer_nvfp4.rowformat import LATENT, ROPE
+
+__all__ = ["context_slots", "gather"]
+
+ROWS = 16
+LAUNCH = {"num_warps": 4, "enable_fp_fusion": False}
+INTERPRETED_ROWS = 256
+
+
+def gather(
+    cache: torch.Tensor,
+    slots: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+    *,
+    scale: float = 1.0,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Values [rows, 576], latent before RoPE, of the rows in ``slots`` [rows], int64 or int32, of ``cache``.
+
+    ``dtype``: bfloat16 or float8_e4m3fn; ``scale``: positive and finite, of FP8 only; ``out``: where to write. A slot
+    of -1, or otherwise outside the cache, gives zeros, and nothing is read for it. Raises `LaunchRefused`.
+    """
+    width = LATENT + ROPE
+    check_dtype("slots", slots, (torch.int64, torch.int32), (None,))
+    check_cache(cache)
+    out = slots.new_empty((slots.shape[0], width), dtype=dtype) if out is None else out
+    check_dtype("out", out, (torch.bfloat16, torch.float8_e4m3fn), (slots.shape[0], width))
+    check_output("out", out)
+    quantized = out.dtype == torch.float8_e4m3fn
+    if out.dtype != dtype or not 0 < scale < float("inf") or (scale != 1 and not quantized):
+        raise LaunchRefused(
+            f"dtype={dtype} with out of {out.dtype} and scale={scale}",
+            "the result could not be told from others",
+            "the dtype of out; a positive, finite scale for float8_e4m3fn, 1 for bfloat16",
+            "Pass matching arguments",
+        )
+    check_devices(gather_kernel, cache=cache, slots=slots, out=out)
+    if not slots.shape[0]:
+        return out
+    rows = INTERPRETED_ROWS if interpreted(gather_kernel) else ROWS
+    with torch.cuda.device_of(cache):
+        gather_kernel[(triton.cdiv(slots.shape[0], rows),)](
+            cache,
+            slots,
+            out.view(torch.uint8) if quantized else out,
+            slots.shape[0],
+            cache.shape[0] * cache.shape[1],
+            slots.stride(0),
+            cache.stride(0),
+            1.0 / scale,
+            BLOCK_SIZE=cache.shape[1],
+            ROWS=rows,
+            **LAUNCH,
+        )
+    return out
+
+
+def context_slots(
+    block_table: torch.Tensor, starts: torch.Tensor, rows: int, block_size: int, first: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Slots, int64 [rows], of the tokens of several requests one after another, for `gather`; no host waits for them.
+
+    ``block_table`` [requests, blocks] int32 or int64: the blocks of each request; ``starts`` [requests + 1]: where
+    each request's tokens begin in the result, so token i of request r is row ``starts[r] + i``; ``first`` [requests]:
+    the position in the request of its first token, 0 if left out. Rows beyond ``starts[-1]``, positions beyond the
+    table and negative blocks give -1. Raises `LaunchRefused` for shapes that do not fit each other.
+    """
+    requests, blocks = block_table.shape if block_table.ndim == 2 else (-1, -1)
+    if starts.shape != (requests + 1,) or (first is not None and first.shape != (requests,)) or block_size < 1:
+        raise LaunchRefused(
+            f"block_table {list(block_table.shape)}, starts {list(starts.shape)}, block_size={block_size}",
+            "they do not describe the same requests",
+            "block_table [requests, blocks], starts [requests + 1], first [requests], a positive block_size",
+            "Pass the tables of one batch",
+        )
+    row = torch.arange(rows, device=block_table.device)
+    if not requests or not blocks:
+        return torch.full_like(row, -1)
+    starts = starts.long()
+    request = torch.searchsorted(starts[1:].contiguous(), row, right=True)
+    inside = (request < requests) & (row >= starts[0])
+    request = request.clamp(max=requests - 1)
+    position = row - starts[request] + (0 if first is None else first.long()[request])
+    column = position.clamp(min=0) // block_size
+    block = block_table[request, column.clamp(max=blocks - 1)].long()
+    inside &= (position >= 0) & (column < blocks) & (block >= 0)
+    return torch.where(inside, block * block_size + position % block_size, -1)
+
+
+@triton.jit
+def gather_kernel(
+    cache,
+    slots,
+    out,
+    count,
+    capacity,
+    slot_stride,
+    block_stride,
+    multiplier,
+    BLOCK_SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    inside = row < count
+    slot = tl.load(slots + row * slot_stride, mask=inside, other=-1)
+    valid = (slot >= 0) & (slot < capacity)
+    rows = cache + byte_offsets(tl.where(valid, slot, 0), block_stride, BLOCK_SIZE)
+    even, odd, rope = load_rows(rows, valid, ROWS)
+    latent = tl.interleave(even, odd).to(tl.float32) * 128.0
+    rope = rope.to(tl.float32) * 256.0
+    if out.dtype.element_ty == tl.uint8:
+        latent = e4m3_codes(latent * multiplier)
+        rope = e4m3_codes(rope * multiplier)
+    target = out + row[:, None] * 576
+    tl.store(target + tl.arange(0, 512)[None, :], latent.to(out.dtype.element_ty), mask=inside[:, None])
+    tl.store(target + 512 + tl.arange(0, 64)[None, :], rope.to(out.dtype.element_ty), mask=inside[:, None])
