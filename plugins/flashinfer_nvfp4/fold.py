@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import re
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ import torch
 from flashinfer_nvfp4.errors import FoldRefused
 from flashinfer_nvfp4.exponents import PLAIN, checksum, scale_exactly, scaled
 
-__all__ = ["LatentFolds", "fold_exponent", "fold_model", "mla_tensors", "unfold_model"]
+__all__ = ["LatentFolds", "fold_exponent", "fold_model", "mla_tensors", "process_folds", "unfold_model"]
 
 LARGEST_EXPONENT = 64
 
@@ -37,6 +38,8 @@ SCALES = ("weight_scale_inv", "weight_scale_2", "weight_scale")
 KNOWN = {"weight", "bias", "input_scale", *SCALES}
 
 _FOLDS = "_flashinfer_nvfp4_folds"
+_MODELS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+"""What `fold_model` was called with and still lives."""
 _DERIVED = ("W_UK_T", "W_UV", "W_K", "W_V")
 """What vLLM's MLAAttention keeps of kv_b_proj once it has processed the weights."""
 
@@ -167,7 +170,26 @@ def fold_model(model: torch.nn.Module, exponents: Mapping[str, int] | None = Non
                 "Fold before process_weights_after_loading",
             )
     folds = model.__dict__.setdefault(_FOLDS, LatentFolds())
+    _MODELS.add(model)
     return folds.apply(mla_tensors(model), exponents)
+
+
+def process_folds() -> dict[str, int]:
+    """k by layer name of all models, drafts included, that `fold_model` has folded in this process.
+
+    Raises `FoldRefused` if two of them give one layer different exponents.
+    """
+    found: dict[str, int] = {}
+    for model in _MODELS:
+        for layer, exponent in model.__dict__[_FOLDS].exponents.items():
+            if found.setdefault(layer, exponent) != exponent:
+                raise FoldRefused(
+                    f"{layer} with the exponents {found[layer]} and {exponent}",
+                    "two models of this process have it, so its rows have no one meaning",
+                    "one exponent a layer",
+                    "Serve one of the models in another process",
+                )
+    return found
 
 
 def unfold_model(model: torch.nn.Module) -> None:

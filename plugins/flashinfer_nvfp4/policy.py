@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 from flashinfer_nvfp4.errors import RowsRefused
 
@@ -27,4 +27,4 @@ def chosen_policy() -> Policy:
             f"{', '.join(POLICIES)}, and unset for {DEFAULT}",
             "Correct it in the environment of every worker",
         )
-    return cast(Policy, value)
+    return value

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlAgentMetadata, NixlHandshakePayload
 
+from vllm_blhnc import peer_facts
 from vllm_blhnc.checks import FACTS, MUST_MATCH, HandshakeMismatch, comparable, peer_differences
 from vllm_blhnc.handshake import ask, described
 from vllm_blhnc.metrics import BlockRowStats
@@ -19,7 +20,8 @@ class CheckedPeers:
     """Mixin in front of a stock NIXL worker class: every way to a peer leads past a comparison.
 
     With layout "stock" only the layout is compared; what else may differ is stock's business, which supports
-    some pairs that differ. Where stock refuses a pair, this says in which field.
+    some pairs that differ. Where stock refuses a pair, this says in which field. Facts of other packages are compared
+    with every peer that runs this plugin.
     """
 
     # Supplied by the stock worker class, and by the mixin of this plugin in front of it.
@@ -35,7 +37,10 @@ class CheckedPeers:
         seen = described(peer)
         refused_by_stock = self.enforce_compat_hash and peer.compatibility_hash != self.compat_hash
         fields = comparable(seen) if self._settings.block_rows or refused_by_stock else ("kv_cache_layout",)
-        found = peer_differences(described(self.xfer_handshake_metadata), seen, fields)
+        mine = described(self.xfer_handshake_metadata)
+        found = peer_differences(mine, seen, fields)
+        if next(iter(FACTS)) in seen:
+            found += peer_facts.differences(mine, seen)
         if refused_by_stock and not found:
             found = [
                 f"vLLM's compatibility hash is {self.compat_hash} here and {peer.compatibility_hash} at the peer, "

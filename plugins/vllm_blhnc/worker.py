@@ -13,6 +13,7 @@ from vllm_blhnc.alignment import check_row
 from vllm_blhnc.checks import LayoutError, Registered, check_registration, wrong_layout
 from vllm_blhnc.handshake import RowPayload, facts
 from vllm_blhnc.metrics import BlockRowStats
+from vllm_blhnc.peer_facts import KEY, told
 from vllm_blhnc.peers import CheckedPeers
 from vllm_blhnc.plan import block_row
 from vllm_blhnc.requirements import (
@@ -155,7 +156,7 @@ class BlockRowWorker(CheckedPeers):
         self.xfer_handshake_metadata = RowPayload(
             compatibility_hash=self.compat_hash,
             agent_metadata_bytes=msgspec.msgpack.encode(mine),
-            blhnc=facts(self.vllm_config, self._TRANSFER_MODE, draft_ranks),
+            blhnc=facts(self.vllm_config, self._TRANSFER_MODE, draft_ranks) | {KEY: told(self.vllm_config)},
         )
 
     def _count_rows(self, kv_caches: dict[str, torch.Tensor]) -> None:

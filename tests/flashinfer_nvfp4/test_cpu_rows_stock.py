@@ -11,11 +11,11 @@ import torch
 from flashinfer_nvfp4.codec import decode_rows, encode_rows
 from flashinfer_nvfp4.cpu_rows import Nvfp4Rows
 from flashinfer_nvfp4.errors import RowsRefused
-from flashinfer_nvfp4.policy import POLICIES, SETTING
+from flashinfer_nvfp4.policy import POLICIES, SETTING, Policy
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_it_writes_and_reads_the_bytes_of_the_codec(monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+def test_it_writes_and_reads_the_bytes_of_the_codec(monkeypatch: pytest.MonkeyPatch, policy: Policy) -> None:
     monkeypatch.setenv(SETTING, policy)
     generator = torch.Generator().manual_seed(1)
     latent, rope = torch.randn(5, 512, generator=generator), torch.randn(5, 64, generator=generator)

@@ -51,8 +51,9 @@ class Observed:
 
 def observe(model: Path, cache_dtype: str, environ: dict[str, str], **options: Any) -> Observed:
     """Run an engine and compare each layer's cache with what the layer was given to write."""
-    from vllm_cpu_dsa.mla_backend import CpuSparseMLAImpl as Layer
+    from vllm_cpu_dsa.mla_backend import CpuSparseMLAImpl
 
+    Layer: Any = CpuSparseMLAImpl
     written: dict[int, list[tuple[torch.Tensor, ...]]] = {}
     last: dict[int, tuple[Any, ...]] = {}
     update, attend = Layer.do_kv_cache_update, Layer.forward_mqa
@@ -71,7 +72,7 @@ def observe(model: Path, cache_dtype: str, environ: dict[str, str], **options: A
         last[cache.data_ptr()] = (whole.clone(), selected.clone(), metadata.batch.requests, self.scale, out.clone())
         return out, lse
 
-    Layer.do_kv_cache_update, Layer.forward_mqa = recording_update, recording_attend  # type: ignore[method-assign]
+    Layer.do_kv_cache_update, Layer.forward_mqa = recording_update, recording_attend
     try:
         with environment(**environ), installed(None), engine(model, kv_cache_dtype=cache_dtype, **options) as llm:
             rounds = [ask(llm, PROMPTS, 8, False, False) for _ in range(2)]
@@ -87,7 +88,7 @@ def observe(model: Path, cache_dtype: str, environ: dict[str, str], **options: A
                 attention=_compare_attention(mla, last, READERS[cache_dtype][1]),
             )
     finally:
-        Layer.do_kv_cache_update, Layer.forward_mqa = update, attend  # type: ignore[method-assign]
+        Layer.do_kv_cache_update, Layer.forward_mqa = update, attend
 
 
 def _compare_rows(mla: dict[int, Any], written: dict[int, Any], cache_dtype: str, policy: Any) -> tuple[int, int]:
