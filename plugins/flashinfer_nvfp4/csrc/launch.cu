@@ -1,0 +1,93 @@
+// The kernels as they are launched on one architecture. cuda_build.py tells the compiler what that has:
+// NVFP4_KEYS a stage, NVFP4_CLUSTERS or none, and the NVFP4_SHARED_BYTES that it counts with.
+#include "launch.h"
+
+#include "decode.cuh"
+#include "encode.cuh"
+
+namespace nvfp4 {
+namespace {
+
+using Memory = Shared<NVFP4_KEYS>;
+constexpr bool kClusters = NVFP4_CLUSTERS;
+static_assert(sizeof(Memory) == NVFP4_SHARED_BYTES);
+
+using DecodeKernel = void (*)(Arguments, int);
+using EncodeKernel = void (*)(EncodeArguments);
+
+DecodeKernel decode_for(bool bfloat16) {
+  return bfloat16 ? decode_kernel<NVFP4_KEYS, Bfloat16Query, kClusters>
+                  : decode_kernel<NVFP4_KEYS, E4m3Query, kClusters>;
+}
+
+template <Policy policy>
+EncodeKernel encode_for(bool bfloat16) {
+  return bfloat16 ? encode_kernel<policy, Bfloat16Elements> : encode_kernel<policy, FloatElements>;
+}
+
+struct Configuration {
+  cudaLaunchConfig_t launch{};
+  cudaLaunchAttribute cluster{};
+
+  Configuration(dim3 grid, int ctas, cudaStream_t stream) {
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = static_cast<unsigned>(ctas);
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    launch.gridDim = grid;
+    launch.blockDim = dim3(32 * Memory::kWarps);
+    launch.dynamicSmemBytes = sizeof(Memory);
+    launch.stream = stream;
+    launch.attrs = &cluster;
+    launch.numAttrs = kClusters ? 1 : 0;
+  }
+};
+
+cudaError_t allow_memory(DecodeKernel kernel) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Memory));
+}
+
+}  // namespace
+
+cudaError_t launch_decode(const Arguments& a, bool bfloat16, int ctas, cudaStream_t stream) {
+  if (a.tokens == 0 || a.heads == 0) return cudaSuccess;
+  if (ctas < 1 || (!kClusters && ctas != 1)) return cudaErrorInvalidValue;
+  const DecodeKernel kernel = decode_for(bfloat16);
+  if (const cudaError_t error = allow_memory(kernel)) return error;
+  const int groups = (a.heads + kHeads - 1) / kHeads;
+  Configuration configuration(dim3(static_cast<unsigned>(a.tokens * ctas), static_cast<unsigned>(groups)), ctas, stream);
+  return cudaLaunchKernelEx(&configuration.launch, kernel, a, ctas);
+}
+
+cudaError_t launch_encode(const EncodeArguments& a, int policy, bool bfloat16, cudaStream_t stream) {
+  if (a.tokens == 0) return cudaSuccess;
+  EncodeKernel kernel = nullptr;
+  switch (static_cast<Policy>(policy)) {
+    case Policy::kRtn: kernel = encode_for<Policy::kRtn>(bfloat16); break;
+    case Policy::kFourOverSix: kernel = encode_for<Policy::kFourOverSix>(bfloat16); break;
+    case Policy::kSearch: kernel = encode_for<Policy::kSearch>(bfloat16); break;
+  }
+  if (kernel == nullptr) return cudaErrorInvalidValue;
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = dim3(static_cast<unsigned>((a.tokens + kEncodeWarps - 1) / kEncodeWarps));
+  launch.blockDim = dim3(32 * kEncodeWarps);
+  launch.stream = stream;
+  return cudaLaunchKernelEx(&launch, kernel, a);
+}
+
+cudaError_t decode_capacity(int ctas, int* clusters) {
+  const DecodeKernel kernel = decode_for(false);
+  if (const cudaError_t error = allow_memory(kernel)) return error;
+  if constexpr (kClusters) {
+    const Configuration configuration(dim3(static_cast<unsigned>(ctas)), ctas, nullptr);
+    return cudaOccupancyMaxActiveClusters(clusters, kernel, &configuration.launch);
+  }
+  int device = 0, blocks = 0, processors = 0;
+  if (const cudaError_t error = cudaGetDevice(&device)) return error;
+  if (const cudaError_t error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) return error;
+  const cudaError_t error =
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 32 * Memory::kWarps, sizeof(Memory));
+  *clusters = ctas == 1 ? blocks * processors : 0;
+  return error;
+}
+
+}  // namespace nvfp4

@@ -1,0 +1,118 @@
+"""Sparse MLA decode on rows as they lie in the cache, by the CUDA kernel.
+
+A cluster of thread blocks attends for 16 heads of one token; the blocks share its keys and merge what they found
+through one another's shared memory. The kernel allocates nothing and the host looks at no values, so a launch can be
+captured in a CUDA graph once the module is built, which the first call on a device does.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+
+from flashinfer_nvfp4.cuda_arch import HEADS, Architecture
+from flashinfer_nvfp4.cuda_arguments import cache_view, check_device, check_last, check_tensor
+from flashinfer_nvfp4.cuda_build import load
+from flashinfer_nvfp4.errors import LaunchRefused
+from flashinfer_nvfp4.plan import CLUSTER_SIZES, STAGE_KEYS, plan_clusters
+from flashinfer_nvfp4.rowformat import LATENT, ROPE
+
+__all__ = ["MAX_HEADS", "decode"]
+
+MAX_HEADS = 128
+MAX_BLOCKS = 2**31 - 1
+"""Thread blocks of a grid in its first dimension."""
+LEAST_STAGES = 3
+"""Stages of a block that fill the pipeline once; fewer are planned only where a token has no more."""
+
+
+def decode(
+    query: torch.Tensor,
+    cache: torch.Tensor,
+    indices: torch.Tensor,
+    scale: float,
+    *,
+    lse: bool = False,
+    num_ctas: int | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Attention output, bfloat16 [tokens, heads, 512]; with ``lse`` also the log-sum-exp, float32 [tokens, heads].
+
+    ``query`` [tokens, heads, 576]: absorbed latent part before rotated part, float8_e4m3fn or bfloat16, 1 to 128
+    heads; 16 of them share the reads of a row. ``cache``: uint8 [blocks, block size, 352], blocks at any aligned
+    distance, or [rows, 352]. ``indices`` int32 [tokens, topk], topk a multiple of 32: rows to attend to, counted over
+    the blocks, in any order; one that is named twice counts twice; -1 and everything else outside the cache is empty,
+    and nothing is read for it. ``scale`` multiplies ``query @ key``; an FP8 query's own scale goes into it.
+    ``num_ctas``: thread blocks of a token and 16 heads, 1 to 8, without clusters (12.0) only 1; planned if left out.
+
+    The log-sum-exp is the natural logarithm of the sum of ``exp(scale * query @ key)``. A token without any key has
+    zeros and minus infinity. Raises `LaunchRefused`, and `BuildRefused` where the kernel cannot be built.
+    """
+    check_tensor("query", query, (torch.float8_e4m3fn, torch.bfloat16), (None, None, LATENT + ROPE))
+    tokens, heads, _ = query.shape
+    check_tensor("indices", indices, (torch.int32,), (tokens, None))
+    address, block_stride, block_size, rows = cache_view(cache)
+    topk = indices.shape[1]
+    sizes = [num_ctas] if num_ctas is not None else list(CLUSTER_SIZES)
+    most = MAX_BLOCKS // CLUSTER_SIZES[-1]
+    shaped = 1 <= heads <= MAX_HEADS and topk >= 1 and topk % STAGE_KEYS == 0 and tokens <= most
+    if not shaped or not math.isfinite(scale) or not set(sizes) <= set(CLUSTER_SIZES):
+        raise LaunchRefused(
+            f"tokens={tokens}, heads={heads}, topk={topk}, scale={scale}, num_ctas={num_ctas}",
+            "no launch fits",
+            f"up to {most} tokens, 1 to {MAX_HEADS} heads, a positive multiple of {STAGE_KEYS} keys, a finite scale, "
+            "1 to 8 thread blocks a token",
+            "Pad the indices with -1; launch more heads in parts",
+        )
+    check_last("query", query)
+    check_last("indices", indices, indices.element_size())
+    arch = check_device(query=query, cache=cache, indices=indices)
+    if num_ctas not in (None, 1) and not arch.clusters:
+        raise LaunchRefused(
+            f"num_ctas={num_ctas} on {arch.name}",
+            "it has no clusters of several thread blocks",
+            "1",
+            "Leave num_ctas out; the Triton kernel shares a token's keys among more programs",
+        )
+    out = query.new_empty((tokens, heads, LATENT), dtype=torch.bfloat16)
+    sums = query.new_empty((tokens, heads), dtype=torch.float32) if lse else None
+    if tokens:
+        with torch.cuda.device(query.device):
+            groups = -(-heads // HEADS)
+            ctas = num_ctas or plan_ctas(tokens * groups, topk, capacity(arch, torch.cuda.current_device()))
+            load(arch).decode(
+                query.data_ptr(),
+                query.stride(0),
+                query.stride(1),
+                address,
+                block_stride,
+                block_size,
+                rows,
+                indices.data_ptr(),
+                indices.stride(0),
+                tokens,
+                heads,
+                topk,
+                scale / math.log(2),
+                out.data_ptr(),
+                0 if sums is None else sums.data_ptr(),
+                query.dtype == torch.bfloat16,
+                ctas,
+                torch.cuda.current_stream().cuda_stream,
+            )
+    return out if sums is None else (out, sums)
+
+
+def plan_ctas(clusters: int, topk: int, at_once: dict[int, int]) -> int:
+    """Thread blocks of a cluster for a launch of ``clusters``, of which a device runs ``at_once`` by size."""
+    stages = topk // STAGE_KEYS
+    return plan_clusters(clusters, topk, at_once, (min(LEAST_STAGES, stages), stages))
+
+
+@functools.cache
+def capacity(arch: Architecture, device: int) -> dict[int, int]:
+    """Clusters that ``device``, which is the current one, runs at once, by their size."""
+    module = load(arch)
+    sizes = CLUSTER_SIZES if arch.clusters else (1,)
+    return {size: found for size in sizes if (found := int(module.capacity(size))) > 0}
