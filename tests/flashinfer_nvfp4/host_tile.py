@@ -39,6 +39,7 @@ class Arguments(ctypes.Structure):
         ("scale_log2", ctypes.c_float),
         ("out", ctypes.c_void_p),
         ("lse", ctypes.c_void_p),
+        ("workspace", ctypes.c_void_p),
     )
 
 

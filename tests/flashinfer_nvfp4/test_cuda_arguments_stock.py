@@ -10,10 +10,12 @@ pytest.importorskip("torch", reason="needs torch: make test")
 
 import torch
 
+from flashinfer_nvfp4.cuda_arch import ARCHITECTURES
 from flashinfer_nvfp4.cuda_arguments import cache_view
-from flashinfer_nvfp4.cuda_decode import decode, plan_ctas
+from flashinfer_nvfp4.cuda_decode import check_ctas, decode, plan_ctas
 from flashinfer_nvfp4.cuda_encode import encode
 from flashinfer_nvfp4.errors import LaunchRefused
+from flashinfer_nvfp4.plan import plan_splits
 
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 
@@ -60,7 +62,7 @@ def _shifted(shape: tuple[int, ...], by: int, dtype: Any) -> Any:
         ({"indices": torch.zeros(2, 0, dtype=torch.int32)}, "topk=0"),
         ({"indices": torch.zeros(64, 2, dtype=torch.int32).T}, "indices with strides"),
         ({"scale": float("nan")}, "scale=nan.*a finite scale"),
-        ({"num_ctas": 9}, "num_ctas=9.*1 to 8 thread blocks"),
+        ({"num_ctas": 17}, "num_ctas=17.*1 to 8 thread blocks a token, without clusters to 16"),
         ({"num_ctas": 0}, "num_ctas=0"),
         ({"cache": torch.zeros(4, 64, 352)}, r"cache float32.*allowed: uint8 \[blocks, block size, 352\]"),
         ({"cache": torch.zeros(4, 64, 304, dtype=torch.uint8)}, "cut off what pads a block"),
@@ -115,8 +117,21 @@ def test_launches_are_planned_over_clusters_of_16_heads() -> None:
     """Capacities of a GB200 by size (docs/nvfp4.md); a token with less than three stages has one block."""
     at_once = {1: 152, 2: 76, 3: 46, 4: 36, 5: 28, 6: 22, 7: 20, 8: 16}
 
-    assert plan_ctas(1, 2048, at_once) == 8
-    assert plan_ctas(47, 2048, at_once) == 5
-    assert plan_ctas(152, 2048, at_once) == 1
-    assert plan_ctas(1, 32, at_once) == plan_ctas(0, 64, at_once) == 1
-    assert plan_ctas(9, 2048, {1: 100}) == 1
+    arch = ARCHITECTURES["sm_100a"]
+    assert plan_ctas(1, 2048, at_once, arch) == 8
+    assert plan_ctas(47, 2048, at_once, arch) == 5
+    assert plan_ctas(152, 2048, at_once, arch) == 1
+    assert plan_ctas(1, 32, at_once, arch) == plan_ctas(0, 64, at_once, arch) == 1
+
+
+def test_without_clusters_launches_are_planned_as_splits_with_a_merge() -> None:
+    arch = ARCHITECTURES["sm_120a"]
+    assert plan_ctas(1, 2048, {1: 188}, arch) == plan_splits(1, 2048, 188) == 16
+    assert plan_ctas(188, 2048, {1: 188}, arch) == 1
+
+
+def test_a_cluster_has_eight_blocks_at_most() -> None:
+    check_ctas(16, ARCHITECTURES["sm_120a"])
+    check_ctas(None, ARCHITECTURES["sm_90a"])
+    with pytest.raises(LaunchRefused, match="num_ctas=9 on sm_100a.*allowed: 1 to 8"):
+        check_ctas(9, ARCHITECTURES["sm_100a"])

@@ -59,6 +59,11 @@ def test_every_cluster_size_attends_as_float64(host: HostTile, ctas: int, dtype:
     _check(host, _query(2, 16, dtype), _cache(512), _indices(2, 320, 512), ctas, keys)
 
 
+def test_sixteen_blocks_share_a_token_where_there_are_no_clusters(host: HostTile) -> None:
+    torch.manual_seed(16)
+    _check(host, _query(1, 16, torch.bfloat16), _cache(512), _indices(1, 352, 512), ctas=16, keys=16)
+
+
 @pytest.mark.parametrize("topk", [32, 64, 96, 2048])
 def test_any_multiple_of_32_keys_is_attended_to(host: HostTile, topk: int) -> None:
     """With 32 keys, blocks of the cluster have no stage at all; with 2048, slots go round twenty times."""

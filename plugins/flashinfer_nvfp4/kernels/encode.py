@@ -140,10 +140,9 @@ def _squared_error(magnitudes, codes):
     scales = _e4m3_values(codes)
     error = round_to_e2m1(magnitudes * tl.div_rn(1.0, scales)[:, None]) * scales[:, None] - magnitudes
     error = error * error
-    blocks = error.shape[0]
-    error = tl.sum(tl.reshape(error, (blocks, 2, 8)), 1)  # a sum of two has one order
-    error = tl.sum(tl.reshape(error, (blocks, 2, 4)), 1)
-    error = tl.sum(tl.reshape(error, (blocks, 2, 2)), 1)
+    error = tl.sum(tl.reshape(error, (error.shape[0], 2, 8)), 1)  # a sum of two has one order
+    error = tl.sum(tl.reshape(error, (error.shape[0], 2, 4)), 1)
+    error = tl.sum(tl.reshape(error, (error.shape[0], 2, 2)), 1)
     return tl.sum(error, 1)
 
 
