@@ -4,7 +4,8 @@ Upstream has nothing to compare with: stock vLLM refuses sparse attention on the
 processor time, which other work on the machine disturbs less than wall time.
 
 Usage: ``VLLM_CPU_DSA=1 OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_ENABLE_V1_MULTIPROCESSING=0
-python benchmarks/cpu_dsa.py DIR [--contexts 1024 4096] [--json]``, DIR made by ``glm53 model make DIR``.
+python benchmarks/cpu_dsa.py DIR [--contexts 1024 4096] [--kv-cache-dtype DTYPE] [--json]``, DIR made by
+``glm53 model make DIR``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("model", help="model folder")
     parser.add_argument("--contexts", type=int, nargs="+", default=[1024, 4096], help="prompt lengths in tokens")
+    parser.add_argument("--kv-cache-dtype", default="auto", help="as vLLM's: auto, fp8 or nvfp4_ds_mla")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
 
@@ -35,6 +37,7 @@ def main() -> None:
         max_num_batched_tokens=4096,
         max_num_seqs=8,
         kv_cache_memory_bytes=1 << 29,
+        kv_cache_dtype=arguments.kv_cache_dtype,
         enforce_eager=True,
     )
     rng = random.Random(0)
