@@ -1,9 +1,9 @@
 """The GPU architectures that the CUDA kernels in ``csrc/`` are compiled for, and what each compile is told.
 
 A thread block keeps three stages of float16 keys in shared memory. The limit is 227 KiB a block on compute capability
-9.0, 10.0 and 10.3, enough for stages of 32 keys, and 99 KiB on 12.0, where a stage has 16; 12.0 also has no clusters
-of several blocks. e2m1 conversion instructions exist in 10.0, 10.3 and 12.0. Source: CUDA C++ Programming Guide,
-technical specifications; PTX ISA, cvt.
+9.0, 10.0 and 10.3, enough for stages of 32 keys, and 99 KiB on 12.0, where a stage has 16. 12.0 also has no clusters
+of several blocks, so there a second kernel merges what they leave in global memory. e2m1 conversion instructions exist
+in 10.0, 10.3 and 12.0. Source: CUDA C++ Programming Guide, technical specifications; PTX ISA, cvt.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flashinfer_nvfp4.errors import BuildRefused
+from flashinfer_nvfp4.plan import CLUSTER_SIZES, MAX_SPLITS
 from flashinfer_nvfp4.rowformat import LATENT, ROPE, ROW_BYTES
 
-__all__ = ["ARCHITECTURES", "CSRC", "SOURCES", "Architecture", "architecture_for"]
+__all__ = ["ARCHITECTURES", "CSRC", "HEADS", "PART_BYTES", "SOURCES", "Architecture", "architecture_for"]
 
 CSRC = Path(__file__).parent / "csrc"
 SOURCES = ("launch.cu", "binding.cu")
@@ -24,6 +25,8 @@ HEADS = 16
 """Heads of one thread block: the rows of an mma tile."""
 SLOTS = 3
 RAW_SLOTS = 4
+PART_BYTES = HEADS * (4 * LATENT + 8)
+"""What a block leaves in global memory for the merge kernel: float32 sums, and two numbers a head."""
 GROUP_WARPS = 4
 """Warps that score, and as many that add up values; further ones unpack four rows of a stage each."""
 
@@ -58,6 +61,11 @@ class Architecture:
         return -(-total // 16) * 16
 
     @property
+    def most_ctas(self) -> int:
+        """Thread blocks that may share a token's keys: the portable cluster, or what is left to the merge kernel."""
+        return CLUSTER_SIZES[-1] if self.clusters else MAX_SPLITS
+
+    @property
     def flags(self) -> list[str]:
         """nvcc's flags beside language level, optimisation and includes."""
         compute = self.name.removeprefix("sm_")
@@ -66,6 +74,7 @@ class Architecture:
             f"-DNVFP4_KEYS={self.keys}",
             f"-DNVFP4_CLUSTERS={int(self.clusters)}",
             f"-DNVFP4_SHARED_BYTES={self.shared_bytes}",
+            f"-DNVFP4_PART_BYTES={PART_BYTES}",
         ]
 
     @property

@@ -13,6 +13,7 @@ import argparse
 import functools
 import hashlib
 import importlib
+import inspect
 import json
 import sys
 from dataclasses import asdict
@@ -42,13 +43,11 @@ def jit_spec(arch: Architecture) -> Any:
     """FlashInfer's description of the build. Its name holds a digest of the sources, so old builds are not taken."""
     try:
         generate = importlib.import_module("flashinfer.jit.core").gen_jit_spec
+        if "use_fast_math" not in inspect.signature(generate).parameters:
+            raise AttributeError("gen_jit_spec cannot be told to leave out fast math")
     except (ImportError, AttributeError) as error:
-        try:
-            seen = version("flashinfer-python")
-        except PackageNotFoundError:
-            seen = None
         raise BuildRefused(
-            f"flashinfer-python={seen} ({error})",
+            f"flashinfer-python={_installed()} ({error})",
             "it builds the CUDA kernels",
             FLASHINFER,
             "Install it, or use the Triton kernels",
@@ -60,6 +59,13 @@ def jit_spec(arch: Architecture) -> Any:
         extra_include_paths=[CSRC],
         use_fast_math=False,  # it would flush the subnormals that small scales are
     )
+
+
+def _installed() -> str | None:
+    try:
+        return version("flashinfer-python")
+    except PackageNotFoundError:
+        return None
 
 
 def _digest() -> str:

@@ -19,16 +19,22 @@ from tempfile import TemporaryDirectory
 from flashinfer_nvfp4.cuda_arch import CSRC, Architecture
 from flashinfer_nvfp4.errors import BuildRefused
 
-__all__ = ["KERNELS", "Kernel", "compile_kernels", "find_nvcc", "problems", "read_kernels"]
+__all__ = ["Kernel", "compile_kernels", "find_nvcc", "kernels_of", "problems", "read_kernels"]
 
 NVCC_MAJOR = 13
 FLAGS = ("-std=c++17", "-O3", "-Werror", "all-warnings")
 POLICIES = ("rtn", "four_over_six", "search")
 """By the number that csrc/encode.h gives them."""
-KERNELS = (
+COMMON = (
     *(f"decode {query}" for query in ("e4m3", "bfloat16")),
     *(f"encode {policy} {source}" for policy in POLICIES for source in ("bfloat16", "float")),
 )
+
+
+def kernels_of(arch: Architecture) -> tuple[str, ...]:
+    """Names of the kernels that an architecture has."""
+    return COMMON if arch.clusters else (*COMMON, "merge")
+
 
 NAMES = {
     "sass": {"mma": r"HMMA\.16816\.F32\b", "e2m1": r"F2FP\.F16\.E2M1\.UNPACK_B\b"},
@@ -119,7 +125,9 @@ def read_kernels(ptxas: str, code: str, language: str) -> list[Kernel]:
 def problems(arch: Architecture, kernels: list[Kernel]) -> list[str]:
     """One sentence for everything that is not as planned."""
     told = [
-        f"{arch.name} has no kernel {name!r}" for name in KERNELS if name not in {kernel.name for kernel in kernels}
+        f"{arch.name} has no kernel {name!r}"
+        for name in kernels_of(arch)
+        if name not in {kernel.name for kernel in kernels}
     ]
     if arch.shared_bytes > arch.limit:
         told.append(f"{arch.name}: decode takes {arch.shared_bytes} bytes of shared memory of {arch.limit}")
@@ -142,7 +150,7 @@ def _name(symbol: str) -> str:
         return f"decode {found[1].lower()}"
     if found := re.search(r"encode_kernelILNS_6PolicyE(\d)ENS_\d+(Bfloat16|Float)Elements", symbol):
         return f"encode {POLICIES[int(found[1])]} {found[2].lower()}"
-    return symbol
+    return "merge" if "merge_kernel" in symbol else symbol
 
 
 def _nvdisasm() -> str | None:

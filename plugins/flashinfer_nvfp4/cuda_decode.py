@@ -1,22 +1,24 @@
 """Sparse MLA decode on rows as they lie in the cache, by the CUDA kernel.
 
 A cluster of thread blocks attends for 16 heads of one token; the blocks share its keys and merge what they found
-through one another's shared memory. The kernel allocates nothing and the host looks at no values, so a launch can be
-captured in a CUDA graph once the module is built, which the first call on a device does.
+through one another's shared memory. On 12.0, without clusters, a second kernel merges it through global memory. The
+host looks at no values, so a launch can be captured in a CUDA graph once the module is built, which the first call on
+a device does.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from typing import Literal, overload
 
 import torch
 
-from flashinfer_nvfp4.cuda_arch import HEADS, Architecture
+from flashinfer_nvfp4.cuda_arch import HEADS, PART_BYTES, Architecture
 from flashinfer_nvfp4.cuda_arguments import cache_view, check_device, check_last, check_tensor
 from flashinfer_nvfp4.cuda_build import load
 from flashinfer_nvfp4.errors import LaunchRefused
-from flashinfer_nvfp4.plan import CLUSTER_SIZES, STAGE_KEYS, plan_clusters
+from flashinfer_nvfp4.plan import CLUSTER_SIZES, MAX_SPLITS, STAGE_KEYS, plan_clusters, plan_splits
 from flashinfer_nvfp4.rowformat import LATENT, ROPE
 
 __all__ = ["MAX_HEADS", "decode"]
@@ -26,6 +28,30 @@ MAX_BLOCKS = 2**31 - 1
 """Thread blocks of a grid in its first dimension."""
 LEAST_STAGES = 3
 """Stages of a block that fill the pipeline once; fewer are planned only where a token has no more."""
+
+
+@overload
+def decode(
+    query: torch.Tensor,
+    cache: torch.Tensor,
+    indices: torch.Tensor,
+    scale: float,
+    *,
+    lse: Literal[False] = False,
+    num_ctas: int | None = None,
+) -> torch.Tensor: ...
+
+
+@overload
+def decode(
+    query: torch.Tensor,
+    cache: torch.Tensor,
+    indices: torch.Tensor,
+    scale: float,
+    *,
+    lse: Literal[True],
+    num_ctas: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
 def decode(
@@ -44,7 +70,7 @@ def decode(
     distance, or [rows, 352]. ``indices`` int32 [tokens, topk], topk a multiple of 32: rows to attend to, counted over
     the blocks, in any order; one that is named twice counts twice; -1 and everything else outside the cache is empty,
     and nothing is read for it. ``scale`` multiplies ``query @ key``; an FP8 query's own scale goes into it.
-    ``num_ctas``: thread blocks of a token and 16 heads, 1 to 8, without clusters (12.0) only 1; planned if left out.
+    ``num_ctas``: thread blocks of a token and 16 heads, 1 to 8, without clusters (12.0) to 16; planned if left out.
 
     The log-sum-exp is the natural logarithm of the sum of ``exp(scale * query @ key)``. A token without any key has
     zeros and minus infinity. Raises `LaunchRefused`, and `BuildRefused` where the kernel cannot be built.
@@ -54,33 +80,28 @@ def decode(
     check_tensor("indices", indices, (torch.int32,), (tokens, None))
     address, block_stride, block_size, rows = cache_view(cache)
     topk = indices.shape[1]
-    sizes = [num_ctas] if num_ctas is not None else list(CLUSTER_SIZES)
-    most = MAX_BLOCKS // CLUSTER_SIZES[-1]
+    most = MAX_BLOCKS // MAX_SPLITS
     shaped = 1 <= heads <= MAX_HEADS and topk >= 1 and topk % STAGE_KEYS == 0 and tokens <= most
-    if not shaped or not math.isfinite(scale) or not set(sizes) <= set(CLUSTER_SIZES):
+    if not shaped or not math.isfinite(scale) or not (num_ctas is None or 1 <= num_ctas <= MAX_SPLITS):
         raise LaunchRefused(
             f"tokens={tokens}, heads={heads}, topk={topk}, scale={scale}, num_ctas={num_ctas}",
             "no launch fits",
             f"up to {most} tokens, 1 to {MAX_HEADS} heads, a positive multiple of {STAGE_KEYS} keys, a finite scale, "
-            "1 to 8 thread blocks a token",
+            f"1 to {CLUSTER_SIZES[-1]} thread blocks a token, without clusters to {MAX_SPLITS}",
             "Pad the indices with -1; launch more heads in parts",
         )
     check_last("query", query)
     check_last("indices", indices, indices.element_size())
     arch = check_device(query=query, cache=cache, indices=indices)
-    if num_ctas not in (None, 1) and not arch.clusters:
-        raise LaunchRefused(
-            f"num_ctas={num_ctas} on {arch.name}",
-            "it has no clusters of several thread blocks",
-            "1",
-            "Leave num_ctas out; the Triton kernel shares a token's keys among more programs",
-        )
+    check_ctas(num_ctas, arch)
     out = query.new_empty((tokens, heads, LATENT), dtype=torch.bfloat16)
     sums = query.new_empty((tokens, heads), dtype=torch.float32) if lse else None
     if tokens:
         with torch.cuda.device(query.device):
             groups = -(-heads // HEADS)
-            ctas = num_ctas or plan_ctas(tokens * groups, topk, capacity(arch, torch.cuda.current_device()))
+            ctas = num_ctas or plan_ctas(tokens * groups, topk, capacity(arch, torch.cuda.current_device()), arch)
+            parts = 0 if arch.clusters or ctas == 1 else tokens * groups * ctas
+            workspace = query.new_empty(parts * PART_BYTES, dtype=torch.uint8)
             load(arch).decode(
                 query.data_ptr(),
                 query.stride(0),
@@ -97,6 +118,7 @@ def decode(
                 scale / math.log(2),
                 out.data_ptr(),
                 0 if sums is None else sums.data_ptr(),
+                workspace.data_ptr() if parts else 0,
                 query.dtype == torch.bfloat16,
                 ctas,
                 torch.cuda.current_stream().cuda_stream,
@@ -104,8 +126,22 @@ def decode(
     return out if sums is None else (out, sums)
 
 
-def plan_ctas(clusters: int, topk: int, at_once: dict[int, int]) -> int:
-    """Thread blocks of a cluster for a launch of ``clusters``, of which a device runs ``at_once`` by size."""
+def check_ctas(num_ctas: int | None, arch: Architecture) -> None:
+    """Refuse more thread blocks than a cluster of the architecture has."""
+    if num_ctas is not None and num_ctas > arch.most_ctas:
+        raise LaunchRefused(
+            f"num_ctas={num_ctas} on {arch.name}",
+            "a cluster with so many thread blocks cannot be launched",
+            f"1 to {arch.most_ctas}",
+            "Leave num_ctas out",
+        )
+
+
+def plan_ctas(clusters: int, topk: int, at_once: dict[int, int], arch: Architecture) -> int:
+    """Thread blocks for each of ``clusters`` (tokens times groups of heads), of which a device runs ``at_once`` by
+    size."""
+    if not arch.clusters:
+        return plan_splits(clusters, topk, at_once[1])
     stages = topk // STAGE_KEYS
     return plan_clusters(clusters, topk, at_once, (min(LEAST_STAGES, stages), stages))
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import stat
+import sys
+import tomllib
+import types
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from flashinfer_nvfp4 import cuda_build
-from flashinfer_nvfp4.cuda_arch import ARCHITECTURES, architecture_for
+from flashinfer_nvfp4.cuda_arch import ARCHITECTURES, CSRC, SOURCES, architecture_for
 from flashinfer_nvfp4.cuda_check import Kernel, compile_kernels, find_nvcc, kernels_of, problems, read_kernels
 from flashinfer_nvfp4.errors import BuildRefused
 
@@ -143,7 +146,29 @@ def test_the_check_ends_with_one_and_the_reason_where_it_cannot_compile(
 
 
 def test_building_without_flashinfer_is_refused_with_the_versions_that_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "flashinfer.jit.core", None)
+    monkeypatch.setitem(sys.modules, "flashinfer.jit.core", None)
 
     with pytest.raises(BuildRefused, match=r"flashinfer-python=.*0\.7\.2\.post1 to 0\.7\.4"):
         cuda_build.load(SM_100A)
+
+
+def test_a_flashinfer_that_always_builds_with_fast_math_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fake in the shape of older releases; test_cuda_build_stock.py has the real ones."""
+    old = types.ModuleType("flashinfer.jit.core")
+    old.gen_jit_spec = lambda name, sources, extra_cuda_cflags=None: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flashinfer", types.ModuleType("flashinfer"))
+    monkeypatch.setitem(sys.modules, "flashinfer.jit", types.ModuleType("flashinfer.jit"))
+    monkeypatch.setitem(sys.modules, "flashinfer.jit.core", old)
+
+    with pytest.raises(BuildRefused, match="cannot be told to leave out fast math"):
+        cuda_build.jit_spec(SM_100A)
+
+
+def test_the_sources_travel_with_the_package() -> None:
+    """What is in csrc/ and what pyproject.toml puts into a wheel."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["flashinfer_nvfp4"]
+
+    packed = {path for pattern in patterns for path in CSRC.parent.glob(pattern)}
+    assert packed == set(CSRC.iterdir())
+    assert {CSRC / name for name in SOURCES} <= packed

@@ -17,6 +17,7 @@ struct Arguments {
   float scale_log2;  // softmax scale times log2(e)
   uint16_t* out;     // [T, H, 512] bfloat16
   float* lse;        // [T, H] natural logarithm, or null
+  void* workspace;   // parts of several blocks of a token, where there are no clusters
 };
 
 }  // namespace nvfp4

@@ -19,7 +19,8 @@ void check(cudaError_t error, const char* what) {
 
 void decode(int64_t query, int64_t query_token_stride, int64_t query_head_stride, int64_t cache, int64_t block_stride,
             int64_t block_size, int64_t rows, int64_t indices, int64_t index_stride, int64_t tokens, int64_t heads,
-            int64_t topk, double scale_log2, int64_t out, int64_t lse, bool bfloat16, int64_t ctas, int64_t stream) {
+            int64_t topk, double scale_log2, int64_t out, int64_t lse, int64_t workspace, bool bfloat16, int64_t ctas,
+            int64_t stream) {
   nvfp4::Arguments a{};
   a.query = at<const void>(query);
   a.query_token_stride = query_token_stride;
@@ -36,6 +37,7 @@ void decode(int64_t query, int64_t query_token_stride, int64_t query_head_stride
   a.scale_log2 = static_cast<float>(scale_log2);
   a.out = at<uint16_t>(out);
   a.lse = at<float>(lse);
+  a.workspace = at<void>(workspace);
   check(nvfp4::launch_decode(a, bfloat16, static_cast<int>(ctas), at<CUstream_st>(stream)), "decode");
 }
 

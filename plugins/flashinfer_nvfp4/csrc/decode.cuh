@@ -3,7 +3,7 @@
 // A slot goes round: unpacking fills it, scoring adds the weights, adding up drains it.
 #pragma once
 
-#include "merge.h"
+#include "parts.cuh"
 #include "query.h"
 #include "rows.cuh"
 #include "unpack.h"
@@ -56,33 +56,8 @@ __device__ __forceinline__ void add_values(int warp, int stages, Shared<kKeys>& 
   values.finish(warp, shared.part);
 }
 
-template <int kKeys>
-struct ClusterParts {
-  const Shared<kKeys>& shared;
-
-  __device__ Weight weight(int rank, int head) const {
-    const float2 both = cluster_load2(cluster_address(&shared.weights[head], rank));
-    return {both.x, both.y};
-  }
-  __device__ void values(int rank, int head, int column, float (&to)[kUnitColumns]) const {
-    const uint32_t address = cluster_address(&shared.part.values[head][column], rank);
-    const float4 low = cluster_load4(address), high = cluster_load4(address + sizeof low);
-    to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
-    to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
-  }
-};
-
-template <int kKeys>
-struct OwnPart {
-  const Shared<kKeys>& shared;
-
-  __device__ Weight weight(int, int head) const { return shared.weights[head]; }
-  __device__ void values(int, int head, int column, float (&to)[kUnitColumns]) const {
-    for (int i = 0; i < kUnitColumns; ++i) to[i] = shared.part.values[head][column + i];
-  }
-};
-
-// Grid: blocks of a token side by side in x, groups of 16 heads in y. Without clusters a token has one block.
+// Grid: blocks of a token side by side in x, groups of 16 heads in y. Without clusters, several blocks of a token leave
+// their parts to merge_kernel.
 template <int kKeys, typename Query, bool kClusters>
 __global__ void __launch_bounds__(32 * Shared<kKeys>::kWarps, 1) decode_kernel(const __grid_constant__ Arguments a,
                                                                               int ctas) {
@@ -137,10 +112,25 @@ __global__ void __launch_bounds__(32 * Shared<kKeys>::kWarps, 1) decode_kernel(c
     cluster_sync();  // a block's memory must outlive the reads of the others
   } else {
     __syncthreads();
+    if (ctas > 1) {
+      const int groups = static_cast<int>(gridDim.y), group = static_cast<int>(blockIdx.y);
+      store_part(shared, stored_parts(a, token, group, groups, ctas)[rank]);
+      return;
+    }
     const OwnPart<kKeys> parts{shared};
     for (int unit = static_cast<int>(threadIdx.x); unit < kUnits; unit += kThreads) {
       merge_unit(a, token, first_head, 1, unit, parts);
     }
+  }
+}
+
+// One token and 16 heads by each block; grid as above, but for one block a token.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__ Arguments a, int ctas) {
+  const int token = static_cast<int>(blockIdx.x), group = static_cast<int>(blockIdx.y);
+  const StoredParts parts{stored_parts(a, token, group, static_cast<int>(gridDim.y), ctas)};
+  for (int unit = static_cast<int>(threadIdx.x); unit < kUnits; unit += kThreads) {
+    merge_unit(a, token, group * kHeads, ctas, unit, parts);
   }
 }
 

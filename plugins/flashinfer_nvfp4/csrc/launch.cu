@@ -1,5 +1,5 @@
 // The kernels as they are launched on one architecture. cuda_build.py tells the compiler what that has:
-// NVFP4_KEYS a stage, NVFP4_CLUSTERS or none, and the NVFP4_SHARED_BYTES that it counts with.
+// NVFP4_KEYS a stage, NVFP4_CLUSTERS or none, and the NVFP4_SHARED_BYTES and NVFP4_PART_BYTES that it counts with.
 #include "launch.h"
 
 #include "decode.cuh"
@@ -10,7 +10,8 @@ namespace {
 
 using Memory = Shared<NVFP4_KEYS>;
 constexpr bool kClusters = NVFP4_CLUSTERS;
-static_assert(sizeof(Memory) == NVFP4_SHARED_BYTES);
+constexpr int kMergeThreads = 256;
+static_assert(sizeof(Memory) == NVFP4_SHARED_BYTES && sizeof(StoredPart) == NVFP4_PART_BYTES);
 
 using DecodeKernel = void (*)(Arguments, int);
 using EncodeKernel = void (*)(EncodeArguments);
@@ -46,16 +47,32 @@ cudaError_t allow_memory(DecodeKernel kernel) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Memory));
 }
 
+// Clusters have merged already. A template, so that only architectures without them have the kernel.
+template <bool kMerged>
+cudaError_t launch_merge(const Arguments& a, int groups, int ctas, cudaStream_t stream) {
+  if constexpr (kMerged) {
+    return cudaSuccess;
+  } else {
+    if (ctas == 1) return cudaSuccess;
+    cudaLaunchConfig_t launch{};
+    launch.gridDim = dim3(static_cast<unsigned>(a.tokens), static_cast<unsigned>(groups));
+    launch.blockDim = dim3(kMergeThreads);
+    launch.stream = stream;
+    return cudaLaunchKernelEx(&launch, merge_kernel<kMergeThreads>, a, ctas);
+  }
+}
+
 }  // namespace
 
 cudaError_t launch_decode(const Arguments& a, bool bfloat16, int ctas, cudaStream_t stream) {
   if (a.tokens == 0 || a.heads == 0) return cudaSuccess;
-  if (ctas < 1 || (!kClusters && ctas != 1)) return cudaErrorInvalidValue;
+  if (ctas < 1 || (!kClusters && ctas > 1 && a.workspace == nullptr)) return cudaErrorInvalidValue;
   const DecodeKernel kernel = decode_for(bfloat16);
   if (const cudaError_t error = allow_memory(kernel)) return error;
   const int groups = (a.heads + kHeads - 1) / kHeads;
   Configuration configuration(dim3(static_cast<unsigned>(a.tokens * ctas), static_cast<unsigned>(groups)), ctas, stream);
-  return cudaLaunchKernelEx(&configuration.launch, kernel, a, ctas);
+  if (const cudaError_t error = cudaLaunchKernelEx(&configuration.launch, kernel, a, ctas)) return error;
+  return launch_merge<kClusters>(a, groups, ctas, stream);
 }
 
 cudaError_t launch_encode(const EncodeArguments& a, int policy, bool bfloat16, cudaStream_t stream) {

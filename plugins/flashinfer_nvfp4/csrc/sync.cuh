@@ -32,6 +32,7 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, int parity) {
       "}" ::"r"(shared_address(barrier)),
       "r"(parity)
       : "memory");
+  __syncwarp();  // lanes may leave the loop at different times, and what follows needs them together
 }
 
 // The threads of some warps of the block; `name` 0 is the one that __syncthreads uses.
