@@ -48,12 +48,12 @@ def _reference(query: Any, rows: Any, indices: Any, scale: float) -> tuple[Any, 
 
 
 def _check(got: tuple[Any, Any], right: tuple[Any, Any]) -> None:
-    """0.5 % of the largest element of a head, 1e-5 of the log-sum-exp."""
+    """0.5 % of the largest element of a head, 0.4 of it by rounding to bfloat16; 1e-5 of the log-sum-exp."""
     out, lse = got[0].double(), got[1].double()
     error = (out - right[0]).abs().amax(-1) / right[0].abs().amax(-1).clamp(min=1e-30)
     empty = right[1] == -float("inf")
 
-    assert error.max().item() <= 5e-3
+    assert error.max().item() <= (5e-3 if got[0].dtype == BF16 else 5e-4)
     assert torch.equal(lse == -float("inf"), empty)
     difference = (lse - right[1]).abs() / right[1].abs().clamp(min=1)
     assert difference[~empty].max().item() <= 1e-5

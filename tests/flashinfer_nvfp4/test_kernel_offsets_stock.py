@@ -27,24 +27,10 @@ def run() -> Iterator[Any]:
         yield call
 
 
-def _offsets(slots: list[int], apart: int, size: int, kind: str) -> list[int]:
-    import triton
-    import triton.language as tl
+def _offsets(*args: Any) -> list[int]:
+    from offset_probe import offsets
 
-    from flashinfer_nvfp4.kernels.elements import byte_offsets
-
-    global probe
-
-    @triton.jit
-    def probe(slots, out, block_stride, SIZE: tl.constexpr, COUNT: tl.constexpr):
-        place = tl.arange(0, COUNT)
-        tl.store(out + place, byte_offsets(tl.load(slots + place), block_stride, SIZE))
-
-    probe.fn.__globals__.update(byte_offsets=byte_offsets, tl=tl)
-    given = torch.tensor(slots, dtype=getattr(torch, kind))
-    out = torch.zeros(len(slots), dtype=torch.int64)
-    probe[(1,)](given, out, apart, SIZE=size, COUNT=len(slots))
-    return out.tolist()
+    return offsets(*args)
 
 
 @pytest.mark.parametrize("kind", ["int32", "int64"])
