@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +69,24 @@ def test_stockpatch_knows_no_plugin() -> None:
     tops = _tops(_imported("import stockpatch.versions, stockpatch.register, stockpatch.docs"))
 
     assert not tops & {*PLUGINS, *STOCK, "glm53"}
+
+
+def test_only_the_kernels_import_triton() -> None:
+    """It takes a second, and vLLM's processes must not load it for anything else."""
+    root = Path(__file__).parents[2]
+    found = {
+        path.relative_to(root).parent.as_posix()
+        for room in ("plugins", "recipes")
+        for path in (root / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if "triton" in {name.partition(".")[0] for name in _names(node)}
+    }
+
+    assert found == {"plugins/flashinfer_nvfp4/kernels"}
+
+
+def _names(node: ast.AST) -> list[str]:
+    """The modules that an import statement names."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []

@@ -131,7 +131,7 @@ def _at_once(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["stages", "capacity"])
 def decode_kernel(
     query,
     cache,
@@ -155,7 +155,7 @@ def decode_kernel(
     splits = tl.num_programs(2)
     own = head < heads
     q_even, q_odd, q_rope, size = _load_query(
-        query + token * query_token_stride + head[:, None] * query_head_stride, own, HEADS
+        query + token * query_token_stride + head[:, None].to(tl.int64) * query_head_stride, own, HEADS
     )
     factor = size * (scale_log2 * 128.0)  # rows come divided by 2**7
 
@@ -221,7 +221,7 @@ def _load_query(rows, own, HEADS: tl.constexpr):
     return even, odd, rope + rope, size
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def merge_kernel(partial, partial_lse, out, lse, splits, SPLITS: tl.constexpr):
     """Combine the splits of one head of one token, each weighted with the exponential of its log-sum-exp."""
     token = tl.program_id(0).to(tl.int64)

@@ -69,7 +69,7 @@ def encode(
         )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "capacity"])
 def encode_kernel(
     latent,
     rope,

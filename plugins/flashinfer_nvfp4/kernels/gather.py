@@ -105,7 +105,7 @@ def context_slots(
     return torch.where(inside, block * block_size + position % block_size, -1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "capacity"])
 def gather_kernel(
     cache,
     slots,
