@@ -24,7 +24,7 @@ from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock
 
 from vllm_blhnc.free_runs import FreeRuns
 
-__all__ = ["AllocationError", "RunQueue", "hand_out_runs"]
+__all__ = ["AllocationError", "RunQueue", "hand_out_runs", "refuse_hisparse"]
 
 _log = logging.getLogger("vllm.vllm_blhnc")
 
@@ -63,8 +63,9 @@ class RunQueue(FreeKVCacheBlockQueue):
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
         """`n` blocks in as few runs as the candidates allow; the caller makes sure that so many are free."""
-        self._add_oldest(self._without_content())
-        if n > len(self._candidates) - len(self._cached):  # stock evicts now
+        if n > len(self._candidates) - len(self._cached):  # stock goes on to the cached ones now
+            self._add_oldest(self._without_content())
+        if n > len(self._candidates) - len(self._cached):
             wanted = min(n + self._window, self.num_free_blocks) - len(self._candidates)
             self._cached.update(self._add_oldest(wanted))
         ids = self._candidates.take(n, self._after)
@@ -123,6 +124,15 @@ class RunQueue(FreeKVCacheBlockQueue):
         self._candidates.add(ids)
         self.num_free_blocks += count  # they are as free as before
         return ids
+
+
+def refuse_hisparse(vllm_config: Any) -> None:
+    """Raise `AllocationError` with HiSparse, which keeps reading blocks that are free, and wants them to go last."""
+    if vllm_config.attention_config.hisparse_config is not None:
+        raise AllocationError(
+            "hisparse_config is set: HiSparse goes on reading blocks that it has freed, so the order in which blocks "
+            'go matters. Serve without HiSparse, or set kv_connector_extra_config.blhnc.block_allocation="stock".'
+        )
 
 
 def hand_out_runs(pool: Any, eviction_window: int) -> None:

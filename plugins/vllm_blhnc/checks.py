@@ -125,6 +125,10 @@ FACTS = {
 }
 
 
+#: What differs as soon as the layout does, and would only hide that.
+_FOLLOWS_FROM_LAYOUT = ("block_lens", "block_strides", "packed_member_layouts")
+
+
 def comparable(peer: Mapping[str, Any]) -> tuple[str, ...]:
     """The fields in which a peer can be told different: of a peer without the plugin, which has no facts, only
     the first fact."""
@@ -141,7 +145,11 @@ def peer_differences(
     different.
     """
     found = []
+    layouts = mine.get("kv_cache_layout"), peer.get("kv_cache_layout")
+    other_layout = "kv_cache_layout" in fields and None not in layouts and layouts[0] != layouts[1]
     for field in fields:
+        if other_layout and field in _FOLLOWS_FROM_LAYOUT:
+            continue
         here, there = _plain(mine.get(field)), _plain(peer.get(field))
         if here == there:
             continue
@@ -166,11 +174,15 @@ def _plain(value: Any) -> Any:
 def _brief(value: Any, other: Any) -> str:
     if isinstance(value, dict):
         known = other if isinstance(other, dict) else {}
-        differing = sorted(item for item in value.items() if known.get(item[0]) != item[1])
+        differing = sorted((item for item in value.items() if known.get(item[0]) != item[1]), key=repr)
         return f"{len(value)} pages (differing: {_some(differing) if differing else 'none'})"
     if isinstance(value, list):
-        return f"{len(value)} regions of {_some(sorted(set(value)))} bytes"
+        return f"{len(value)} regions of {_some(sorted(set(value)) if _numbers(value) else value)} bytes"
     return repr(value)
+
+
+def _numbers(values: list[Any]) -> bool:
+    return all(isinstance(value, int | float) for value in values)
 
 
 def _some(values: Sequence[Any], limit: int = 4) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from vllm_blhnc import alignment, patches
@@ -14,15 +15,18 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl import connector as stock
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_worker import NixlPushConnectorWorker  # noqa: E402
 
-from vllm_blhnc.allocation import hand_out_runs  # noqa: E402
+from vllm_blhnc.allocation import hand_out_runs, refuse_hisparse  # noqa: E402
+from vllm_blhnc.handoffs import CheckedHandoffs  # noqa: E402
 from vllm_blhnc.metrics import BlockRowMetrics, BlockRowStats  # noqa: E402
 from vllm_blhnc.push import NamedMatches, NamedRegistrations  # noqa: E402
 from vllm_blhnc.worker import BlockRowWorker, settings_of  # noqa: E402
 
 __all__ = ["NixlConnector", "NixlPullConnector", "NixlPushConnector"]
 
+_log = logging.getLogger("vllm.vllm_blhnc")
 
-class _PullWorker(BlockRowWorker, NixlPullConnectorWorker):
+
+class _PullWorker(CheckedHandoffs, BlockRowWorker, NixlPullConnectorWorker):
     pass
 
 
@@ -37,6 +41,7 @@ class _BlockRows:
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         settings = settings_of(vllm_config)
+        _log.info("vllm_blhnc: %s", settings)
         if settings.progress_delay_us is not None:
             patches.set_progress_delay(settings.progress_delay_us)
         if role is not KVConnectorRole.WORKER:
@@ -52,6 +57,7 @@ class _BlockRows:
         super().bind_kv_cache_manager(kv_cache_manager)  # type: ignore[misc]
         settings = settings_of(self._vllm_config)  # type: ignore[attr-defined]
         if settings.block_allocation == "runs":
+            refuse_hisparse(self._vllm_config)  # type: ignore[attr-defined]
             patches.follow_the_requests_blocks()
             hand_out_runs(kv_cache_manager.block_pool, settings.eviction_window)
 

@@ -137,6 +137,8 @@ class FreeRuns:
         return range(start, start + count)
 
     def _add_run(self, start: int, length: int) -> None:
+        if not 0 <= start <= start + length <= self._limit:
+            raise ValueError(f"block ids {start} to {start + length - 1} are not in range({self._limit})")
         before = self._starts.floor(start + length - 1)
         if before is not None and before + self._length[before] > start:
             raise ValueError(f"block ids {start} to {start + length - 1} are not all in use, so they cannot be freed")

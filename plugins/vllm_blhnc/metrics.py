@@ -24,8 +24,8 @@ class BlockRowStats(NixlKVConnectorStats):
 
     def reset(self) -> None:
         """Forget everything, stock's figures too."""
-        super().reset()
-        self.data |= {key: [] for key in _KEYS.values()}
+        # Assigned at once: a handshake's thread may be recording a refusal.
+        self.data = NixlKVConnectorStats().data | {key: [] for key in _KEYS.values()}
 
     def is_empty(self) -> bool:
         """Whether there is nothing to send; rows and refusals alone are something."""

@@ -18,6 +18,9 @@ __all__ = ["NamedMatches", "NamedRegistrations"]
 
 NAME = "blhnc_prefill_request"
 
+#: Registrations that may wait: of prefill requests that ended before, nothing else drops them.
+_WAITING = 1 << 16
+
 
 class NamedRegistrations(NixlPushConnectorScheduler):
     """Decode's scheduler."""
@@ -51,17 +54,20 @@ class NamedMatches:
         prefill = registration[NAME]
         blocks = self._push_finished_blocks.pop(prefill, None)
         if blocks is None:  # Not finished yet.
-            self._pending_d_registrations[registration["request_id"]] = registration
+            # Under prefill's id, by which stock drops what it waited for in vain.
+            self._pending_d_registrations[prefill] = registration
+            if len(self._pending_d_registrations) > _WAITING:
+                self._pending_d_registrations.pop(next(iter(self._pending_d_registrations)))
         else:
             self._do_start_push_kv(prefill, blocks, registration)  # type: ignore[attr-defined]
 
     def _pop_matching_registration(self, request_id: str) -> dict[str, Any] | None:
         everyone = self._pending_d_registrations
-        for decode, registration in everyone.items():
-            if registration.get(NAME) == request_id:
-                return everyone.pop(decode)
-        named = {decode: each for decode, each in everyone.items() if NAME in each}
-        self._pending_d_registrations = {decode: each for decode, each in everyone.items() if NAME not in each}
+        if request_id in everyone:
+            return everyone.pop(request_id)
+        # Stock would take one that looks alike, so it sees only those without a name.
+        named = {key: each for key, each in everyone.items() if NAME in each}
+        self._pending_d_registrations = {key: each for key, each in everyone.items() if NAME not in each}
         try:
             return super()._pop_matching_registration(request_id)  # type: ignore[misc]
         finally:

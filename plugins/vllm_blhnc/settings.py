@@ -68,12 +68,22 @@ class Settings:
         if not isinstance(given, Mapping):
             raise ValueError(_refusal("", given, "an object"))
         known = set(cls.__dataclass_fields__)
+        misplaced = sorted(key for key in extra_config if key in known or _resembles(key))
+        if misplaced:
+            raise ValueError(
+                f"kv_connector_extra_config has the keys {misplaced}, which would be silently ignored: this plugin's "
+                f'settings are under "{KEY}", as in {{"{KEY}": {{"layout": "BLHNC"}}}}. Move or correct them.'
+            )
         if unknown := sorted(set(given) - known):
             raise ValueError(
                 f"kv_connector_extra_config.{KEY} has unknown keys {unknown}: a misspelt setting would be "
                 f"silently ignored. Allowed are {sorted(known)}; correct or remove the others."
             )
         return cls(**given)
+
+
+def _resembles(key: str) -> bool:
+    return key != KEY and sorted(key.lower()) == sorted(KEY)
 
 
 def _refusal(name: str, seen: object, needed: str) -> str:

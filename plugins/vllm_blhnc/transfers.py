@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
@@ -59,7 +60,7 @@ class RecordingAgent:
         self._layout = layout
         self._regions = regions
         self._sink = sink
-        self._posted: dict[Any, tuple[str, str, int, int, int]] = {}
+        self._posted: dict[Any, tuple[str, str, int, Sequence[int], Sequence[int]]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._agent, name)
@@ -81,23 +82,24 @@ class RecordingAgent:
         )
         regions = self._regions()
         blocks = len(local_ids) // regions
-        runs = run_lengths([int(i) for i in remote_ids[:blocks]], [int(i) for i in local_ids[:blocks]])
         request = notif_msg.decode("utf-8", "replace").rpartition(":")[0]
-        self._posted[handle] = (request, operation, blocks, len(runs), regions)
+        self._posted[handle] = (request, operation, regions, remote_ids[:blocks], local_ids[:blocks])
         return handle
 
     def get_xfer_telemetry(self, handle: Any) -> Any:
         """As NIXL's own; vLLM reads it once, when the transfer is done."""
         telemetry = self._agent.get_xfer_telemetry(handle)
         if (posted := self._posted.pop(handle, None)) is not None and telemetry is not None:
-            request, operation, blocks, runs, regions = posted
+            request, operation, regions, source, destination = posted
+            # Only now, so that counting does not hold up the posting.
+            runs = run_lengths([int(i) for i in source], [int(i) for i in destination])
             self._sink(
                 Transfer(
                     request=request,
                     operation=operation,
                     layout=self._layout,
-                    blocks=blocks,
-                    runs=runs,
+                    blocks=len(source),
+                    runs=len(runs),
                     regions=regions,
                     descriptors=telemetry.descCount,
                     nbytes=telemetry.totalBytes,
@@ -120,11 +122,15 @@ def append_to(path: str) -> Callable[[Transfer], None]:
     the record; it fails no transfer.
     """
     try:
+        path = os.path.expanduser(path)
+        if os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode):
+            raise OSError(0, "it is a pipe, which would wait for a reader")
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         file: TextIO | None = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - as long as the worker
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
         raise ValueError(
-            f"kv_connector_extra_config.blhnc.transfer_log={path!r} cannot be written ({error.strerror}); it must "
+            f"kv_connector_extra_config.blhnc.transfer_log={path!r} cannot be written ({why}); it must "
             "be a file in a folder this worker may write to. Correct the path or leave the setting out."
         ) from error
 

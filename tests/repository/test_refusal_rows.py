@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 def _rows() -> list[str]:
     """The ids in the first column, in order."""
     lines = (ROOT / "docs" / "blhnc.md").read_text().splitlines()
-    return [line.split("`")[1] for line in lines if line.startswith(("| `start-", "| `peer-"))]
+    return [line.split("`")[1] for line in lines if line.startswith(("| `start-", "| `peer-", "| `request-"))]
 
 
 def _named_in_tests() -> dict[str, set[str]]:
@@ -28,7 +28,7 @@ def _named_in_tests() -> dict[str, set[str]]:
 
 
 def _is_row(text: str) -> bool:
-    return text.startswith(("start-", "peer-"))
+    return text.startswith(("start-", "peer-", "request-"))
 
 
 def test_each_refused_combination_has_a_test_and_each_test_a_row() -> None:
@@ -41,7 +41,7 @@ def test_each_refused_combination_has_a_test_and_each_test_a_row() -> None:
 
 def test_each_row_promises_words_of_its_message_and_what_to_change() -> None:
     lines = (ROOT / "docs" / "blhnc.md").read_text().splitlines()
-    for line in (line for line in lines if line.startswith(("| `start-", "| `peer-"))):
+    for line in (line for line in lines if line.startswith(("| `start-", "| `peer-", "| `request-"))):
         _, _, seen, words, change, _ = (cell.strip() for cell in line.split("|"))
 
         assert seen

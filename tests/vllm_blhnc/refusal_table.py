@@ -8,7 +8,7 @@ from pathlib import Path
 __all__ = ["PAGE", "key_words", "says"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "blhnc.md"
-_ROW = re.compile(r"^\| `(?P<row>(?:start|peer)-[a-z-]+)` \|[^|]*\|(?P<words>[^|]*)\|[^|]*\|$", re.MULTILINE)
+_ROW = re.compile(r"^\| `(?P<row>(?:start|peer|request)-[a-z-]+)` \|[^|]*\|(?P<words>[^|]*)\|[^|]*\|$", re.MULTILINE)
 
 
 def key_words() -> dict[str, list[str]]:

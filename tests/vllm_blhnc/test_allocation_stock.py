@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -333,6 +334,30 @@ def test_a_window_that_keeps_nothing_is_refused(window: int) -> None:
         _manager(80, window)
 
     says("start-window", str(refused.value))
+
+
+def test_hisparse_is_refused() -> None:
+    from vllm_blhnc.allocation import AllocationError, refuse_hisparse
+
+    refuse_hisparse(SimpleNamespace(attention_config=SimpleNamespace(hisparse_config=None)))
+    with pytest.raises(AllocationError, match="hisparse_config is set") as refused:
+        refuse_hisparse(SimpleNamespace(attention_config=SimpleNamespace(hisparse_config=object())))
+    says("start-hisparse-runs", str(refused.value))
+
+
+def test_blocks_that_are_still_read_go_last() -> None:
+    side = Side(_manager(12, 0))
+    side.admit("a", list(range(12)), 1000)
+    blocks = [side.pool.blocks[block_id] for block_id in side.ids("a")]
+    reused: list[int] = []
+    side.pool.evict_blocks({block.block_id for block in blocks})
+    side.pool.unpin_blocks(blocks, lambda block: reused.append(block.block_id))
+
+    side.admit("b", [1] * 8 * BLOCK, 1000)  # all blocks that nobody reads
+
+    assert reused == []
+    side.admit("c", [2] * BLOCK, 1000)
+    assert len(reused) == 1
 
 
 def test_a_pool_in_use_is_refused() -> None:

@@ -86,3 +86,11 @@ def test_every_setting_has_its_row_in_the_docs() -> None:
     for field in dataclasses.fields(Settings):
         shown = "unset" if field.default is None else f"`{json.dumps(field.default)}`"
         assert (field.name, shown) in rows
+
+
+@pytest.mark.parametrize("given", [{"layout": "stock"}, {"blnhc": {"layout": "stock"}}, {"BLHNC": {}}])
+def test_settings_in_the_wrong_place_are_not_ignored(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match='this plugin\'s settings are under "blhnc"') as refused:
+        Settings.read({"kv_lease_duration": 60} | given)
+
+    assert repr(list(given)) in str(refused.value)

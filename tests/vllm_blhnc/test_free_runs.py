@@ -162,3 +162,12 @@ def _calls(limit: int) -> int:
 def test_the_work_does_not_grow_with_the_pool() -> None:
     """A property of the algorithm, so it is counted in calls and not in time."""
     assert _calls(200_000) <= 1.1 * _calls(2_000)
+
+
+@pytest.mark.parametrize("ids", [[100], [-1], [98, 99, 100], [1 << 40]])
+def test_an_id_of_no_block_cannot_be_freed(ids: list[int]) -> None:
+    runs = FreeRuns(100)
+
+    with pytest.raises(ValueError, match=r"are not in range\(100\)"):
+        runs.add(ids)
+    assert len(runs) == 0

@@ -237,3 +237,20 @@ def test_only_the_named_fields_are_compared() -> None:
     found = peer_differences(_metadata(), peer, ("kv_cache_layout",))
 
     assert [sentence.split()[0] for sentence in found] == ["kv_cache_layout"]
+
+
+def test_another_layout_is_told_alone() -> None:
+    """Lengths, strides and pages differ as well then, and advice about them would mislead."""
+    mine = {"kv_cache_layout": "BLHNC", "block_lens": [2048], "block_strides": [2048], "block_size": 64}
+    peer = {"kv_cache_layout": "LBNHC", "block_lens": [1024, 1024], "block_strides": [1024, 1024], "block_size": 64}
+
+    (found,) = peer_differences(mine, peer)
+
+    assert found.startswith("kv_cache_layout is 'BLHNC' here and 'LBNHC' at the peer")
+
+
+@pytest.mark.parametrize("odd", [[[1], [2]], ["x", 1], [None], {"a": 1, 2: "b"}, "text", 7, None])
+def test_odd_values_of_a_peer_are_told_and_not_stumbled_over(odd: Any) -> None:
+    (found,) = peer_differences({"block_lens": [2048]}, {"block_lens": odd}, ["block_lens"])
+
+    assert found.startswith("block_lens is 1 regions of [2048] bytes here and ")

@@ -92,3 +92,22 @@ def test_a_decode_without_the_plugin_is_served_as_stock_does(call: Call) -> None
 
     assert started == [("same-bbbbbbbb", "same-22222222"), ("same-aaaaaaaa", "same-11111111")]
     assert pending == {}
+
+
+def _waiting_after(prefills: list[str], evicted: str | None) -> list[str]:
+    from vllm_blhnc import push
+
+    push._WAITING = 3
+    worker, _ = _worker()
+    for i, prefill in enumerate(prefills):
+        _register(worker, f"d{i}", prefill)
+    worker._pending_d_registrations.pop(evicted, None)  # as stock's writer does
+    return list(worker._pending_d_registrations)
+
+
+def test_a_registration_goes_when_prefills_request_does(call: Call) -> None:
+    assert call(_waiting_after, ["a", "b"], "a") == ["b"]
+
+
+def test_registrations_for_nobody_do_not_pile_up(call: Call) -> None:
+    assert call(_waiting_after, list("abcde"), None) == ["c", "d", "e"]

@@ -146,3 +146,25 @@ def _without_telemetry() -> list[Any]:
 
 def test_a_transfer_without_telemetry_leaves_no_record(call: Call) -> None:
     assert call(_without_telemetry) == [None, []]
+
+
+def _assigned_by_reset() -> list[bool]:
+    from vllm_blhnc.metrics import BlockRowStats
+
+    assigned: list[bool] = []
+
+    class Watched(BlockRowStats):
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "data":
+                assigned.append("blhnc_refused" in value)
+            super().__setattr__(name, value)
+
+    watched = Watched()
+    assigned.clear()
+    watched.reset()
+    return assigned
+
+
+def test_a_reset_never_shows_half_the_statistics(call: Call) -> None:
+    """A handshake's thread records its refusal whenever it comes."""
+    assert call(_assigned_by_reset) == [True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -185,3 +186,19 @@ def test_a_full_disk_ends_the_log_but_no_transfer(caplog: pytest.LogCaptureFixtu
 
     (message,) = {record.getMessage() for record in caplog.records}
     assert message == "transfer_log=/dev/full ends here: [Errno 28] No space left on device; serving goes on"
+
+
+def test_a_log_in_the_home_folder_is_written_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    append_to("~/transfers.jsonl")(TRANSFER)
+
+    assert (tmp_path / "transfers.jsonl").read_text().count("\n") == 1
+
+
+def test_a_log_that_would_wait_or_cannot_be_named_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, why in ((str(tmp_path / "pipe"), "a pipe, which would wait"), ("a\0b", "null byte")):
+        with pytest.raises(ValueError, match=why) as refused:
+            append_to(path)
+        says("start-transfer-log", str(refused.value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from dataclasses import dataclass
 
 from vllm_blhnc.plan.caches import Caches, PlanError
@@ -18,6 +19,9 @@ _ROWS_BY_ITSELF = ("0.33",)
 #: Tokens of a block. The indexer's kernels take no other, and blocks that lie between those of other caches
 #: cannot be split for them.
 BLOCK_SIZE = 64
+
+#: Far above any context.
+_MOST_TOKENS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,7 @@ def plan_transfer(
     backend: None takes `default_backend`. row_alignment: the setting ``row_alignment_tokens``.
     Raises `PlanError` for what cannot be, and names it.
     """
-    _check("tokens", tokens, tokens >= 1, "at least 1")
+    _check("tokens", tokens, 1 <= tokens <= _MOST_TOKENS, f"from 1 to {_MOST_TOKENS:,}")
     _check("run_length", run_length, run_length is None or run_length >= 1, "at least 1 block, or all blocks")
     _check("release", release, release in RELEASES, "one of " + ", ".join(RELEASES))
     if block_size != BLOCK_SIZE:
@@ -141,7 +145,7 @@ def plan_transfer(
             f"row_alignment={row_alignment}: kernels page a block into equal parts. Allowed is a number of tokens "
             f"that divides the block size, such as 32 or {block_size}."
         )
-    backend = backend or default_backend(dtype)
+    backend = default_backend(dtype) if backend is None else backend
     _check("backend", backend, backend in BACKENDS, "one of " + ", ".join(BACKENDS))
     if dtype not in BACKENDS[backend].dtypes:
         raise PlanError(
@@ -187,4 +191,4 @@ def plan_transfer(
 
 def _check(name: str, value: object, right: bool, allowed: str) -> None:
     if not right:
-        raise PlanError(f"{name}={value!r} cannot be planned; it must be {allowed}. Give another.")
+        raise PlanError(f"{name}={reprlib.repr(value)} cannot be planned; it must be {allowed}. Give another.")
