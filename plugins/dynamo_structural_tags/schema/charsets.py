@@ -1,10 +1,10 @@
-"""Sets of code points, and their spelling as a regular expression over raw or JSON-encoded text."""
+"""Sets of code points, and their spelling as a regular expression over JSON-encoded text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["ALL", "CharSet", "json_spelling", "raw_spelling"]
+__all__ = ["ALL", "CharSet", "json_spelling"]
 
 _TOP = 0x10FFFF
 _SURROGATES = (0xD800, 0xDFFF)
@@ -79,7 +79,26 @@ def _class(chars: CharSet) -> str:
     if len(chars) == 1 and chars[0][0] == chars[0][1]:
         code = chars[0][0]
         return ("\\" if chr(code) in ".*+?()[]{}|^$\\/" else "") + chr(code)
-    return "[" + "".join(one(a) if a == b else f"{one(a)}-{one(b)}" for a, b in chars) + "]"
+    blocks = [block for low, high in chars for block in _utf8_blocks(low, high)]
+    return "[" + "".join(one(a) if a == b else f"{one(a)}-{one(b)}" for a, b in blocks) + "]"
+
+
+def _utf8_blocks(low: int, high: int) -> list[tuple[int, int]]:
+    """A range in pieces in whose UTF-8 one byte varies and those after it take every value.
+
+    xgrammar gets other ranges wrong: some forbid characters at their end, or allow a first byte that nothing may
+    follow, or overlong forms.
+    """
+    blocks = []
+    for start, end in ((0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x10000, _TOP)):
+        code, last = max(low, start), min(high, end)
+        while code <= last:
+            size = next(s for s in (1 << 18, 1 << 12, 1 << 6, 1) if code % s == 0 and code + s - 1 <= last)
+            parent_end = (code // (size << 6) + 1) * (size << 6)
+            stop = min(parent_end, code + (last - code + 1) // size * size)
+            blocks.append((code, stop - 1))
+            code = stop
+    return blocks
 
 
 def json_spelling(chars: CharSet, *, any_escape: bool) -> str:
@@ -113,14 +132,3 @@ def json_spelling(chars: CharSet, *, any_escape: bool) -> str:
 
 def _hex_pair(code: int) -> str:
     return "".join(f"[{d.lower()}{d.upper()}]" if d.isalpha() else d for d in f"{code:02x}")
-
-
-def raw_spelling(chars: CharSet) -> str:
-    """A regular expression of one of these characters as it is; no alternative may be empty text."""
-
-    def one(code: int) -> str:
-        if code < 0x20 or 0x7F <= code <= 0xA0:
-            return f"\\x{code:02x}"
-        return ("\\" if chr(code) in "[]\\^-" else "") + chr(code)
-
-    return "[" + "".join(one(a) if a == b else f"{one(a)}-{one(b)}" for a, b in chars) + "]" if chars else ""

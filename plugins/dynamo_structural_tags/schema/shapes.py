@@ -162,7 +162,7 @@ def _in_part(value: Any, part: Part) -> bool:
         case Literals(values):
             return any(same_json(value, other) for other in values)
         case Number():
-            return _is_number(value) and math.isfinite(value) and _in_number(Fraction(value), part)
+            return _is_number(value) and math.isfinite(value) and _in_number(Fraction(repr(value)), part)
         case Text(low, high, pattern):
             if not isinstance(value, str) or not low <= len(value) <= (len(value) if high is None else high):
                 return False

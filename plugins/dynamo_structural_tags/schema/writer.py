@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 from .patterns import any_text, json_regex, literal, none_of
@@ -206,23 +207,35 @@ class Writer:
 
 def _literals(values: tuple[Any, ...]) -> list[dict[str, Any]]:
     """Scalars as an enum; lists and objects by their structure, so that spaces are free in them."""
-    plain = [v for v in values if not isinstance(v, list | dict) and not (isinstance(v, str) and "\x7f" in v)]
+    plain = [v for v in values if not isinstance(v, list | dict) and not _is_odd(v)]
     written: list[dict[str, Any]] = []
     if plain:
         written.append({"const": plain[0]} if len(plain) == 1 else {"enum": plain})
     for value in values:
-        if isinstance(value, str) and "\x7f" in value:
-            written.append({"type": "string", "pattern": json_regex(literal(value))})
-        elif isinstance(value, list):
+        if isinstance(value, list):
             places = [_one(v) for v in value]
-            front = {"prefixItems": places} if places else {}
-            size = {"minItems": len(places)} if places else {}
-            written.append({"type": "array", **front, "items": False, **size})
+            front = {"prefixItems": places, "minItems": len(places)} if places else {}
+            written.append({"type": "array", **front, "items": False})
         elif isinstance(value, dict):
             keys = {name: _one(v) for name, v in value.items()}
             declared = {"properties": keys, "required": list(keys)} if keys else {}
             written.append({"type": "object", **declared, "additionalProperties": False})
+        elif _is_odd(value) and isinstance(value, str):
+            written.append({"type": "string", "pattern": json_regex(literal(value))})
+        elif _is_odd(value):
+            written.append({"type": "number", "minimum": value, "maximum": value})
     return written
+
+
+def _is_odd(value: Any) -> bool:
+    """Whether xgrammar spells a literal in an unusual way: DEL as an escape, 0.1 with 17 digits."""
+    if isinstance(value, float):
+        return (
+            format(value, ".17g") != repr(value)
+            and "e" not in repr(value)
+            and (Fraction(repr(value)) * 10**6).denominator == 1
+        )
+    return isinstance(value, str) and "\x7f" in value
 
 
 def _one(value: Any) -> dict[str, Any]:
