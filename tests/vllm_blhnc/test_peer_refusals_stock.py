@@ -75,6 +75,9 @@ def said(prefill: dict[str, Any], decode: Process, model: Path, tmp_path_factory
     sides = {row: _deployment(model, **options) for row, (options, _) in DIFFERENCES.items()}
     sides["peer-model"] = _deployment(elsewhere)
     sides["equal"] = _deployment(model)
+    tuned = {"peer_facts": {"tuning": {"value": "fast", "setting": "TUNING"}}}
+    sides["tuned"] = _deployment(model, facts=tuned)
+    sides["tuned-stock"] = _deployment(model, facts=tuned, layout="LBNHC", blhnc={"layout": "stock"})
     sides["other-ranks"] = _deployment(model, ranks=2)
     decode.send(("others", (sides, prefill)))
     return decode.answer()
@@ -99,6 +102,12 @@ def test_only_what_differs_is_named(said: dict[str, str]) -> None:
 
     for row in facts:
         assert said[row].count(" equal") == 1, said[row]
+
+
+@pytest.mark.parametrize(("side", "differences"), [("tuned", 1), ("tuned-stock", 2)])
+def test_another_packages_fact_is_compared_with_every_layout(said: dict[str, str], side: str, differences: int) -> None:
+    assert "tuning is 'fast' here and None at the peer: make TUNING equal" in said[side]
+    assert said[side].count(" equal") == differences
 
 
 def test_equal_sides_agree_and_so_do_other_tensor_parallel_sizes_without_a_draft(said: dict[str, str]) -> None:
