@@ -15,6 +15,7 @@ PATTERNS = [
     "^https?://", r"\.py$", "^[a-z]{1,3}$", "b", "^(a|b)+$", r"^[^/\"]*$", r"^\d{2}-\d{2}$", "^a|b$", r"^\S+$", r"\\",
     "^.{2,4}$", "(?=a)b", r"\bfoo", r"^\p{L}+$", "^(x+)+y", "é", "^$", r"^[\w.-]+@\w+$",
 ]  # fmt: skip
+KEY_PATTERNS = ["^https?://", "b", "^a", "(?=a)b", "é", "^x-[0-9]"]  # jsonschema reads these with Python's `re`
 WORDS = [
     "",
     "a",
@@ -87,7 +88,7 @@ def random_schema(rng: random.Random, depth: int = 0, definitions: bool = False)
         schema["required"] = [key for key in keys if rng.random() < 0.5] + (["z"] if rng.random() < 0.1 else [])
         return maybe(
             schema, additionalProperties=rng.choice([False, False, True, {"type": "integer"}]),
-            patternProperties={rng.choice(PATTERNS): below()}, minProperties=low, maxProperties=low + 2,
+            patternProperties={rng.choice(KEY_PATTERNS): below()}, minProperties=low, maxProperties=low + 2,
             propertyNames=rng.choice([{"pattern": "^[a-z]+$"}, {"enum": ["a", "b", "q"]}, {"maxLength": 2}]),
         )  # fmt: skip
     if kind == "array":
