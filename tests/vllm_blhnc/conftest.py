@@ -20,32 +20,11 @@ from typing import Any
 import pytest
 import row_workers
 import vllm_process
+from vllm_process import ENVIRONMENT, HANDOFF
 from vllm_server import Server
 
 #: Longest wait for one answer in seconds; a quiet machine needs less than ten.
 PATIENCE = 300
-
-ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "OMP_NUM_THREADS": "1",
-    "UCX_NET_DEVICES": "lo",
-    "UCX_TLS": "tcp",
-    "VLLM_CPU_DSA": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
-    "VLLM_NO_USAGE_STATS": "1",
-}
-
-#: What `kv_transfer_params` must say so that prefill keeps the blocks for decode.
-HANDOFF = {
-    "do_remote_decode": True,
-    "do_remote_prefill": False,
-    "remote_engine_id": None,
-    "remote_block_ids": None,
-    "remote_host": None,
-    "remote_port": None,
-}
 
 
 class Failed(RuntimeError):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from vllm_process import HANDOFF
 
 if TYPE_CHECKING:
     from conftest import StartServer
@@ -37,8 +38,6 @@ class Pair:
             return list(pool.map(self._push_one, prompts, contexts or prompts))
 
     def _push_one(self, prompt: list[int], context: list[int]) -> dict[str, Any]:
-        from conftest import HANDOFF
-
         handoff = self.prefill.complete(prompt, 1, HANDOFF)["kv"]
         return self.decode.complete(context, 16, handoff)
 
@@ -95,8 +94,6 @@ def test_decode_continues_the_context_of_prefill_and_not_its_own(pair: Pair) -> 
 
 def test_requests_under_one_client_id_get_their_own_blocks(pair: Pair) -> None:
     """Stock tells requests apart by that id, which a client may use twice: each would get the other's KV."""
-    from conftest import HANDOFF
-
     prompts = [_prompt(130, seed=201), _prompt(130, seed=202)]
     handoffs = [pair.prefill.complete(prompt, 1, HANDOFF, "same")["kv"] for prompt in prompts]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import layout_run
 import pytest
-from conftest import ENVIRONMENT
+from vllm_process import ENVIRONMENT
 
 SCRIPT = Path(layout_run.__file__)
 ENGINE = {
@@ -26,6 +26,9 @@ ENGINE = {
 }
 
 Run = dict[str, Any]
+
+#: Three engines one after the other: more than the usual limit where others want the cores, too.
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture(scope="module")

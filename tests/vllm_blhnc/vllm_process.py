@@ -14,7 +14,30 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-__all__ = ["call", "serve", "serve_http"]
+__all__ = ["ENVIRONMENT", "HANDOFF", "call", "serve", "serve_http"]
+
+
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "UCX_NET_DEVICES": "lo",
+    "UCX_TLS": "tcp",
+    "VLLM_CPU_DSA": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+#: What `kv_transfer_params` must say so that prefill keeps the blocks for decode.
+HANDOFF = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
 
 
 def _settle(log: str, environment: dict[str, str]) -> None:
