@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
 from glm53.cli import app
@@ -146,8 +148,41 @@ def test_a_damaged_state_file_is_not_guessed_at(tmp_path: Path) -> None:
 
 
 def test_without_its_libraries_the_command_names_the_extra() -> None:
-    code = "import sys; sys.modules['typer'] = None; from glm53.__main__ import main; main()"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert _without("typer") == (2, "recipes")
 
-    assert result.returncode == 2
-    assert "pip install 'glm53-blackwell[demo]'" in result.stderr
+
+@pytest.mark.parametrize(("library", "command"), [("numpy", ["model", "make", "m"]), ("openai", ["agent-demo"])])
+def test_a_command_that_needs_more_than_the_others_names_its_extra(
+    tmp_path: Path, library: str, command: list[str]
+) -> None:
+    assert _without(library, *command, cwd=tmp_path) == (2, "demo")
+
+
+def test_planning_and_starting_need_no_more_than_the_recipes_extra() -> None:
+    demo = {name for name, extra in _extras() if extra == "demo"} - {"glm53-blackwell"}
+    code = "import sys; sys.modules |= dict.fromkeys({}); import glm53.cli, glm53.checks"
+    modules = sorted(name.replace("-", "_") for name in demo)
+    result = subprocess.run([sys.executable, "-c", code.format(modules)], capture_output=True, text=True, check=False)
+
+    assert {"numpy", "openai", "tokenizers", "safetensors"} <= demo
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def _extras() -> list[tuple[str, str]]:
+    project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
+    return [
+        (Requirement(text).name, extra) for extra, texts in project["optional-dependencies"].items() for text in texts
+    ]
+
+
+def _without(library: str, *command: str, cwd: Path | None = None) -> tuple[int, str]:
+    """Exit code of the command where a library is not installed, and the extra that its one line asks for."""
+    code = f"import sys; sys.modules[{library!r}] = None; from glm53.__main__ import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-c", code, *command], capture_output=True, text=True, check=False, cwd=cwd
+    )
+
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"glm53: the Python package {library!r} is not installed.")
+    assert line.endswith("in the folder of glm53-blackwell.")
+    return result.returncode, line.partition("pip install '.[")[2].partition("]'")[0]

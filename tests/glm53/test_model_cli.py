@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("numpy", reason="needs numpy: pip install 'glm53-blackwell[demo]'")
-typer = pytest.importorskip("typer", reason="needs typer: pip install 'glm53-blackwell[recipes]'")
+pytest.importorskip("numpy", reason="needs numpy: pip install '.[demo]'")
+typer = pytest.importorskip("typer", reason="needs typer: pip install '.[recipes]'")
 from typer.testing import CliRunner  # noqa: E402
 
 from glm53.model.cli import app  # noqa: E402

@@ -14,7 +14,7 @@ import pytest
 
 from glm53.model import ModelError, Shape, folder, make, verify
 
-pytest.importorskip("numpy", reason="needs numpy: pip install 'glm53-blackwell[demo]'")
+pytest.importorskip("numpy", reason="needs numpy: pip install '.[demo]'")
 
 SMALL: dict[str, Any] = {"layers": 2, "hidden": 64, "experts": 2}
 FILES = {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from glm53.model.tokens import CONTROL, EOS_IDS, PAD_ID, SPECIAL, VOCABULARY, tokenizer
 
-tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers: pip install 'glm53-blackwell[demo]'")
+tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers: pip install '.[demo]'")
 
 LOADED = tokenizers.Tokenizer.from_str(json.dumps(tokenizer()))
 

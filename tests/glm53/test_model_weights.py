@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from glm53.model import Shape
 from glm53.model.tokens import VOCABULARY
 
-np = pytest.importorskip("numpy", reason="needs numpy: pip install 'glm53-blackwell[demo]'")
-safetensors = pytest.importorskip("safetensors", reason="needs safetensors: pip install 'glm53-blackwell[demo]'")
+np = pytest.importorskip("numpy", reason="needs numpy: pip install '.[demo]'")
+safetensors = pytest.importorskip("safetensors", reason="needs safetensors: pip install '.[demo]'")
 
 from glm53.model.weights import Tensor, tensors, values, write  # noqa: E402
 

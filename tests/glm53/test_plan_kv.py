@@ -15,7 +15,7 @@ from glm53.model.shape import Shape
 from glm53.plan.capacity import WORKSPACES, workspace_bytes
 from vllm_blhnc.plan import PlanError
 
-runner = CliRunner()
+runner = CliRunner(env={"COLUMNS": "80"})
 GIB = 1 << 30
 POOL = "49.41"  # GiB: what 1.09 million tokens of padded fp8 rows take
 
@@ -102,13 +102,18 @@ def test_workspaces_are_those_of_the_named_backends() -> None:
         (["--pool-gib", "10", "--hbm-gib", "180"], "Give it alone, or those two"),
         (["--pool-gib", "-1"], "--pool-gib -1.0: it must be a number of GiB, 0 or more"),
         (["--pool-gib", "nan"], "--pool-gib nan: it must be a number of GiB"),
+        (["--pool-gib", "inf"], "--pool-gib inf: it must be a number of GiB, 0 or more and below 1,048,576"),
+        (["--pool-gib", "1048576"], "0 or more and below 1,048,576"),
         (["--pool-gib", "0"], "0.00 GiB are left for the KV cache, but two blocks need"),
         (["--pool-gib", "2", "--workspace", "gather-fp8"], "are left for the KV cache"),
-        (["--pool-gib", "10", "--workspace", "some"], "workspace='some' is not known"),
+        (["--pool-gib", "10", "--workspace", "some"], "--workspace 'some' is not known"),
         (["--pool-gib", "10", "--workspace", "-1"], "--workspace -1.0: it must be a number of GiB"),
-        (["--pool-gib", "10", "--layout", "NHD"], "layout='NHD' is not known; allowed are BLHNC and LBNHC"),
-        (["--pool-gib", "10", "--dtype", "fp4"], "dtype='fp4' is not known"),
-        (["--pool-gib", "10", "--vllm", "0.30"], "0.31, 0.32, 0.33"),
+        (["--pool-gib", "10", "--layout", "NHD"], "--layout 'NHD' is not known; allowed are BLHNC and LBNHC"),
+        (["--pool-gib", "10", "--dtype", "fp4"], "--dtype 'fp4' is not known"),
+        (["--pool-gib", "10", "--dtype", "auto"], "--dtype auto: vLLM settles it when it starts"),
+        (["--pool-gib", "10", "--vllm", "0.30"], "--vllm '0.30' cannot be planned; it must be one of 0.31, 0.32, 0.33"),
+        (["--pool-gib", "10", "--vllm", ""], "--vllm '' cannot be planned"),
+        (["--pool-gib", "10", "--mtp", "500"], "--mtp 500: it counts the prediction layers that are served"),
         (["--hbm-gib", "180", "--weights-gib", "400"], "leaves -"),
         (["--hbm-gib", "180", "--weights-gib", "4", "--utilization", "92"], "--utilization 92.0"),
     ],
@@ -124,5 +129,36 @@ def test_the_table_compares_the_cache_dtypes(model: Path) -> None:
     result = _plan(model, "--pool-gib", POOL, "--workspace", "gather-fp8")
 
     assert result.exit_code == 0
-    for text in ("bf16", "fp8_ds_mla", "nvfp4_ds_mla, 2.81 GiB", "30,712", "1.495"):
+    for text in ("bf16", "fp8_ds_mla", "nvfp4_ds_mla - 2.81 GiB", "30,712", "1.495", "nvfp4_ds_mla, 2.81 GiB aside: 1"):
         assert text in result.stdout
+
+
+@pytest.mark.parametrize(("pool", "workspace"), [("49.41", "gather-bf16"), ("49.41", "gather-fp8"), ("1500", "999")])
+def test_every_row_of_the_table_is_one_line_of_80_columns(model: Path, pool: str, workspace: str) -> None:
+    out = _plan(model, "--pool-gib", pool, "--workspace", workspace).stdout
+
+    lines = [line.rstrip() for line in out.splitlines() if line.strip()]
+    assert len(lines) == 1 + 2 + 5 + 1  # title, heading, dtypes, tokens
+    assert max(map(len, lines)) <= 80
+
+
+def test_vllms_own_names_are_known(model: Path) -> None:
+    pool = ("--pool-gib", POOL)
+
+    by_theirs = _data(model, *pool, "--dtype", "fp8_e4m3", "--vllm", "0.31.0")
+    assert by_theirs == _data(model, *pool, "--dtype", "fp8", "--vllm", "0.31")
+    assert by_theirs["bytes_per_token"] != _data(model, *pool, "--dtype", "fp8")["bytes_per_token"]
+
+
+def test_a_model_without_packed_rows_is_compared_with_what_it_can_have(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(Shape(layers=78, mtp=True).config() | {"kv_lora_rank": 1024}), encoding="utf-8")
+
+    assert list(_data(path, "--pool-gib", POOL, "--dtype", "fp8")["dtypes"]) == ["bf16", "fp8"]
+
+
+@pytest.mark.parametrize("option", ["--tp", "--max-model-len"])
+def test_a_number_beyond_all_machines_is_wrong_usage(model: Path, option: str) -> None:
+    result = _plan(model, "--hbm-gib", "180", "--weights-gib", "4", option, "9" * 400)
+
+    assert (result.exit_code, option in result.stderr) == (2, True)

@@ -62,12 +62,16 @@ def test_glm53_has_the_published_caches() -> None:
     ("config", "mtp", "mla", "indexers"),
     [
         pytest.param({}, 0, 78, 21, id="without-mtp"),
-        pytest.param({}, 3, 81, 24, id="three-mtp-layers"),
+        pytest.param({"num_nextn_predict_layers": 3}, 3, 81, 24, id="three-mtp-layers"),
+        pytest.param({"num_nextn_predict_layers": 3}, 1, 79, 22, id="one-of-three-mtp-layers"),
+        pytest.param({"num_nextn_predict_layers": None}, 2, 80, 23, id="model-that-does-not-say"),
         pytest.param({"num_nextn_predict_layers": 0}, None, 78, 21, id="model-without-mtp"),
         pytest.param({"index_topk_freq": 1}, 0, 78, 78, id="every-layer"),
         # A pattern goes before the frequency, and a layer beyond its end has an indexer.
         pytest.param({"index_topk_pattern": "FSS" * 26}, 0, 78, 26, id="pattern"),
         pytest.param({"index_topk_pattern": ["F", "S"]}, 0, 78, 77, id="short-pattern"),
+        # An MTP layer has an indexer whatever its letter says.
+        pytest.param({"index_topk_pattern": "FSS" * 26 + "S"}, 1, 79, 27, id="pattern-with-mtp"),
         pytest.param({"indexer_types": (["full"] * 3 + ["shared"] * 3 + (["full"] + ["shared"] * 3) * 18)}, 1, 79, 22),
     ],
 )
@@ -199,7 +203,7 @@ def test_the_kernel_reads_the_largest_page_that_divides_the_stride(
 
 _plans = st.builds(
     lambda layers, mtp, freq, dtype, release, tokens, run, align: plan_transfer(
-        Caches.of(GLM53 | {"num_hidden_layers": layers, "index_topk_freq": freq}, mtp),
+        Caches.of(GLM53 | {"num_hidden_layers": layers, "index_topk_freq": freq, "num_nextn_predict_layers": 3}, mtp),
         tokens=tokens,
         run_length=run,
         release=release,
@@ -265,6 +269,24 @@ def test_every_dtype_has_a_backend_that_takes_it(dtype: str) -> None:
         ({"index_topk_freq": 0}, "index_topk_freq=0"),
         ({"index_topk_pattern": "FX"}, "index_topk_pattern='FX' cannot be read"),
         ({"index_topk_pattern": 4}, "index_topk_pattern=4 cannot be read"),
+        ({"index_topk_pattern": [["F"]]}, "index_topk_pattern=[['F']] cannot be read"),
+        ({"index_topk_pattern": [{}]}, "index_topk_pattern=[{}] cannot be read"),
+        ({"index_topk_pattern": "F" * 80}, "has 80 letters, but there are 78 hidden and 1 prediction layers"),
+        ({"index_topk_pattern": "F" * 500}, "index_topk_pattern has 500 letters"),
+        ({"indexer_types": 5}, "indexer_types=5 cannot be read; it is a list with full or shared"),
+        ({"indexer_types": [["full"]] * 78}, "indexer_types=[['full'], "),
+        ({"indexer_types": "full"}, "indexer_types='full' cannot be read"),
+        ({"num_hidden_layers": 10_001}, "num_hidden_layers=10001: the caches follow from it. It must be"),
+        ({"num_hidden_layers": 10**11}, "It must be a whole number from 1 to 10,000"),
+        ({"num_nextn_predict_layers": 10**9}, "num_nextn_predict_layers=1000000000: the caches follow"),
+        ({"index_topk": 0}, "index_topk=0"),
+        ({"index_topk": False}, "index_topk=False"),
+        ({"index_topk": "x"}, "index_topk='x'"),
+        ({"index_head_dim": 100}, "index_head_dim=100: vLLM stores an index key with one scale for each 128 values"),
+        ({"index_head_dim": 192}, "It must be a multiple of 128"),
+        ({"kv_lora_rank": 10**300}, "It must be a whole number from 1 to 1,048,576"),
+        ({"kv_lora_rank": None, "text_config": GLM53 | {"kv_lora_rank": None}}, "kv_lora_rank is missing"),
+        ({"kv_lora_rank": None, "text_config": "glm"}, "kv_lora_rank is missing"),
         ({"indexer_types": ["full"] * 78}, "indexer_types has 78 full of 78 layers, but index_topk_freq=4 gives 21"),
     ],
 )
@@ -282,15 +304,29 @@ def test_a_missing_field_is_named(field: str) -> None:
 def test_a_model_that_does_not_say_its_mtp_layers_can_be_told() -> None:
     silent = {key: value for key, value in GLM53.items() if key != "num_nextn_predict_layers"}
 
-    with pytest.raises(PlanError, match="num_nextn_predict_layers is missing.*or say --no-mtp or --mtp N"):
+    with pytest.raises(PlanError, match=r"num_nextn_predict_layers is missing.*or say --mtp N \(0 for none\)"):
         Caches.of(silent)
     assert Caches.of(silent, 0).count == 99
+    with pytest.raises(PlanError, match="mtp=10001: .* no model has more than 10,000"):
+        Caches.of(silent, 10_001)
+
+
+def test_the_text_config_of_a_multimodal_model_is_read() -> None:
+    nested = {"model_type": "kimi_k25", "vision_config": {}, "text_config": GLM53}
+
+    assert Caches.of(nested) == Caches.of(GLM53)
+    # What the top level says itself goes before.
+    assert Caches.of(GLM53 | {"text_config": DEEPSEEK_V32}) == Caches.of(GLM53)
 
 
 @pytest.mark.parametrize(
     ("options", "seen", "allowed"),
     [
-        ({"tokens": 0}, "tokens=0", "at least 1"),
+        ({"tokens": 0}, "tokens=0", "from 1 to 1,000,000,000"),
+        ({"tokens": 10**9 + 1}, "tokens=1000000001", "from 1 to 1,000,000,000"),
+        ({"tokens": 10**500}, "tokens=1000", "from 1 to 1,000,000,000"),
+        ({"release": ""}, "release=''", "one of 0.31, 0.32, 0.33"),
+        ({"backend": ""}, "backend=''", "FLASHMLA_SPARSE"),
         ({"run_length": 0}, "run_length=0", "at least 1 block"),
         ({"release": "0.34"}, "release='0.34'", "one of 0.31, 0.32, 0.33"),
         ({"backend": "TRITON"}, "backend='TRITON'", "one of FLASHINFER_MLA_SPARSE, FLASHMLA_SPARSE, CPU_MLA_SPARSE"),
@@ -300,7 +336,8 @@ def test_a_model_that_does_not_say_its_mtp_layers_can_be_told() -> None:
         ({"row_alignment": 0}, "row_alignment=0", "divides the block size, such as 32 or 64"),
         ({"row_alignment": 48}, "row_alignment=48", "divides the block size, such as 32 or 64"),
         ({"row_alignment": 128}, "row_alignment=128", "divides the block size, such as 32 or 64"),
-        ({"mtp": -1}, "mtp=-1", "0 or more"),
+        ({"mtp": -1}, "mtp=-1", "Give 0 to 1"),
+        ({"mtp": 500}, "mtp=500: it counts", "the model has num_nextn_predict_layers=1. Give 0 to 1"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_with_what_can(options: dict[str, Any], seen: str, allowed: str) -> None:
@@ -314,6 +351,7 @@ def test_packed_rows_exist_for_deepseeks_dimensions_only() -> None:
     wide = Caches.of(GLM53 | {"kv_lora_rank": 1024})
 
     assert wide.row_bytes("fp8") == 1088
+    assert wide.dtypes == ("float32", "bf16", "fp8")
     with pytest.raises(PlanError, match="kv_lora_rank=1024 and qk_rope_head_dim=64"):
         wide.row_bytes("nvfp4_ds_mla")
     with pytest.raises(PlanError, match="dtype='int4' is not known"):

@@ -69,8 +69,8 @@ class Caches:
         index_key = _count(config, "index_head_dim")
         if index_key % _VALUES_PER_SCALE:
             raise PlanError(
-                f"index_head_dim={index_key}: vLLM stores an index key with one scale for each {_VALUES_PER_SCALE} values "
-                f"and none for fewer. It must be a multiple of {_VALUES_PER_SCALE}: correct the config.json."
+                f"index_head_dim={index_key}: vLLM stores an index key with one scale for each {_VALUES_PER_SCALE} "
+                f"values and none for fewer. It must be a multiple of {_VALUES_PER_SCALE}: correct the config.json."
             )
         # A prediction layer always has an indexer of its own: the schedule is for the hidden layers.
         return cls(
@@ -130,8 +130,8 @@ def _prediction_layers(config: Mapping[str, Any], mtp: int | None) -> tuple[int,
     served = has if mtp is None else mtp
     if not 0 <= served <= most:
         raise PlanError(
-            f"mtp={reprlib.repr(mtp)}: it counts the prediction layers that are served, and {why}. Give 0 to {most}; a "
-            "draft of more tokens runs the same layers again."
+            f"mtp={reprlib.repr(mtp)}: it counts the prediction layers that are served, and {why}. Give 0 to {most:,}; "
+            "a draft of more tokens runs the same layers again."
         )
     return has, served
 
@@ -151,8 +151,8 @@ def _runs_indexer(config: Mapping[str, Any], layers: int, predicting: int) -> li
     else:
         if not isinstance(pattern, str | list) or any(kind not in ("F", "S") for kind in pattern):
             raise PlanError(
-                f"index_topk_pattern={reprlib.repr(pattern)} cannot be read; it has an F for a layer with an indexer of "
-                "its own and an S for one that shares. Correct the config.json."
+                f"index_topk_pattern={reprlib.repr(pattern)} cannot be read; it has an F for a layer with an indexer "
+                "of its own and an S for one that shares. Correct the config.json."
             )
         if len(pattern) > layers + predicting:
             raise PlanError(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+import re
+import reprlib
 from typing import Annotated, Any
 
 import typer
@@ -11,17 +12,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from glm53.plan.config import ConfigError, read_config
-from vllm_blhnc.plan import BACKENDS, BLOCK_SIZE, DTYPES, RELEASES, Caches, Layout, PlanError, Transfer, plan_transfer
+from glm53.plan.config import read_config
+from glm53.plan.options import Dtype, Model, cache_dtype, errors_in_one_line, release_line
+from vllm_blhnc.plan import BACKENDS, BLOCK_SIZE, RELEASES, Caches, Layout, PlanError, Transfer, plan_transfer
 
 __all__ = ["blhnc", "figures"]
 
 #: Narrow enough for 80 columns.
 _LOOK: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False, "title_justify": "left"}
-
-Model = Annotated[
-    Path, typer.Option(help="The model's config.json, or a folder that holds it.", metavar="PATH", show_default=False)
-]
 
 
 def blhnc(
@@ -31,7 +29,7 @@ def blhnc(
         str, typer.Option(help="Blocks in a run of consecutive ids, or `all` for one run.", metavar="BLOCKS")
     ] = "10",
     block_size: Annotated[int, typer.Option(help="Tokens of a block, vLLM's --block-size.")] = BLOCK_SIZE,
-    dtype: Annotated[str, typer.Option(help="Dtype of the KV cache: " + ", ".join(DTYPES) + ".")] = "fp8",
+    dtype: Dtype = "fp8",
     attention_backend: Annotated[
         str | None,
         typer.Option(
@@ -41,7 +39,10 @@ def blhnc(
     ] = None,
     vllm: Annotated[
         str | None,
-        typer.Option(help="One vLLM release: " + ", ".join(RELEASES) + ".", show_default="all, the last in --json"),
+        typer.Option(
+            help="One vLLM release: " + ", ".join(RELEASES) + ", or a full version of these.",
+            show_default="all, the last in --json",
+        ),
     ] = None,
     mtp: Annotated[
         int | None,
@@ -69,7 +70,7 @@ def blhnc(
 
     Example: glm53 plan blhnc --model config.json --tokens 200000 --run-length 10
     """
-    try:
+    with errors_in_one_line():
         if no_mtp and mtp:
             raise PlanError(f"--no-mtp and --mtp {mtp} contradict each other. Give one of them.")
         caches = Caches.of(read_config(model), 0 if no_mtp else mtp)
@@ -79,20 +80,17 @@ def blhnc(
                 tokens=tokens,
                 run_length=_blocks(run_length),
                 release=release,
-                dtype=dtype,
+                dtype=cache_dtype(dtype),
                 backend=attention_backend,
                 block_size=block_size,
                 row_alignment=row_alignment,
             )
-            for release in ([vllm] if vllm else RELEASES)
+            for release in (RELEASES if vllm is None else [release_line(vllm)])
         ]
-    except (ConfigError, PlanError) as error:
-        Console(stderr=True).print(f"glm53: {error}", highlight=False, markup=False, soft_wrap=True)
-        raise typer.Exit(2) from error
-    if as_json:
-        print(json.dumps({"model": str(model)} | figures(plans), indent=1))
-    else:
-        _show(plans)
+        if as_json:
+            print(json.dumps({"model": str(model)} | figures(plans), indent=1))
+        else:
+            _show(plans)
 
 
 def figures(plans: list[Transfer]) -> dict[str, Any]:
@@ -157,10 +155,10 @@ def _of_layout(layout: Layout) -> dict[str, Any]:
 def _blocks(run_length: str) -> int | None:
     if run_length == "all":
         return None
-    if not run_length.isdecimal() or int(run_length) < 1:
+    if not re.fullmatch("[1-9][0-9]{,8}", run_length):
         raise PlanError(
-            f"--run-length {run_length}: a run has whole blocks. It must be a number of 1 or more, or `all` for one "
-            "run. Give --run-length 10 for a fragmented cache."
+            f"--run-length {reprlib.repr(run_length)}: a run has whole blocks. It must be a number from 1 to "
+            "999,999,999, or `all` for one run. Give --run-length 10 for a fragmented cache."
         )
     return int(run_length)
 
@@ -190,6 +188,7 @@ def _show(plans: list[Transfer]) -> None:
     )
     for column in costs.columns[2:]:
         column.justify = "right"
+        column.overflow = "fold"
     for plan in plans:
         for layout in (plan.lbnhc, plan.blhnc_stock, plan.blhnc):
             counts = [layout.descriptors] if planned else []
@@ -202,7 +201,7 @@ def _show(plans: list[Transfer]) -> None:
         costs.add_section()
     out.print(costs)
     for line in _conclusion(plans):
-        out.print(line, soft_wrap=True)
+        out.print(line)
 
 
 def _conclusion(plans: list[Transfer]) -> list[str]:

@@ -88,17 +88,17 @@ def plan_capacity(
     workspace: int,
     dtype: str,
     layout: str = "BLHNC",
-    release: str | None = None,
+    release: str = RELEASES[-1],
 ) -> Capacity:
     """Divide a pool of bytes into blocks.
 
-    pool: bytes for KV and workspace together. release: vLLM release, None for the latest.
+    pool: bytes for KV and workspace together. release: vLLM release.
     An MLA cache is whole on every tensor-parallel rank, so a group holds what one of its GPUs holds.
     Raises `PlanError` for what cannot be.
     """
     if layout not in ("BLHNC", "LBNHC"):
         raise PlanError(f"layout={layout!r} is not known; allowed are BLHNC and LBNHC. Choose one of them.")
-    row = plan_transfer(caches, tokens=1, run_length=None, release=release or RELEASES[-1], dtype=dtype).row
+    row = plan_transfer(caches, tokens=1, run_length=None, release=release, dtype=dtype).row
     block_bytes = row.nbytes if layout == "BLHNC" else row.payload
     blocks = (pool - workspace) // block_bytes
     if blocks < 2:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os.path
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ def read_config(path: Path) -> dict[str, Any]:
 
     Raises `ConfigError` if there is none or it is no JSON object.
     """
-    file = path / "config.json" if path.is_dir() else path
+    file = path / "config.json" if os.path.isdir(path) else path  # a name that is too long is no folder
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else f"is not JSON: {error}"
+    except (OSError, ValueError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"is not JSON that can be read: {error}"
         raise ConfigError(
             f"--model {path}: {file} {why}. It must be a model's config.json or a folder that holds one; download "
             "that file from the model's page, or make a model with `glm53 model make DIR`."

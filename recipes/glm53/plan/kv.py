@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,21 +11,22 @@ from rich.console import Console
 from rich.table import Table
 
 from glm53.plan.capacity import GIB, WORKSPACES, Capacity, Memory, plan_capacity, workspace_bytes
-from glm53.plan.config import ConfigError, read_config
-from vllm_blhnc.plan import DTYPES, RELEASES, Caches, PlanError
+from glm53.plan.config import read_config
+from glm53.plan.options import Dtype, Model, cache_dtype, errors_in_one_line, release_line
+from vllm_blhnc.plan import RELEASES, Caches, PlanError
 
 __all__ = ["kv"]
 
-#: What every plan is compared with.
+#: What every plan is compared with, where the model can have it.
 _COMPARED = ("bf16", "fp8", "fp8_ds_mla", "nvfp4_ds_mla")
 
 
 def kv(
-    model: Annotated[Path, typer.Option(help="The model's config.json, or a folder that holds it.", metavar="PATH")],
+    model: Model,
     hbm_gib: Annotated[float | None, typer.Option(help="Memory of one GPU in GiB.")] = None,
     weights_gib: Annotated[float | None, typer.Option(help="Weights of the whole model in GiB.")] = None,
-    tp: Annotated[int, typer.Option(min=1, help="GPUs that share the weights.")] = 1,
-    dtype: Annotated[str, typer.Option(help="Dtype of the KV cache: " + ", ".join(DTYPES) + ".")] = "nvfp4_ds_mla",
+    tp: Annotated[int, typer.Option(min=1, max=1 << 20, help="GPUs that share the weights.")] = 1,
+    dtype: Dtype = "nvfp4_ds_mla",
     utilization: Annotated[float, typer.Option(help="vLLM's --gpu-memory-utilization.")] = 0.92,
     runtime_gib: Annotated[float, typer.Option(help="Activations, CUDA graphs and NCCL of one GPU in GiB.")] = 6.0,
     pool_gib: Annotated[
@@ -37,11 +37,13 @@ def kv(
         str,
         typer.Option(help="What prefill keeps aside: " + ", ".join(WORKSPACES) + ", or a number of GiB."),
     ] = "none",
-    max_model_len: Annotated[int, typer.Option(min=1, help="vLLM's --max-model-len; sizes the workspace.")] = 1 << 20,
+    max_model_len: Annotated[
+        int, typer.Option(min=1, max=1 << 30, help="vLLM's --max-model-len; sizes the workspace.")
+    ] = 1 << 20,
     layout: Annotated[str, typer.Option(help="BLHNC pads block rows, LBNHC does not.")] = "BLHNC",
     vllm: Annotated[
-        str | None, typer.Option(help="vLLM release: " + ", ".join(RELEASES) + ".", show_default="the last")
-    ] = None,
+        str, typer.Option(help="vLLM release: " + ", ".join(RELEASES) + ", or a full version of these.")
+    ] = RELEASES[-1],
     mtp: Annotated[
         int | None,
         typer.Option(help="Multi-token-prediction layers that are served.", show_default="all that the model has"),
@@ -58,22 +60,20 @@ def kv(
 
     Example: glm53 plan kv --model config.json --hbm-gib 180 --weights-gib 400 --tp 4
     """
-    try:
+    with errors_in_one_line():
         caches = Caches.of(read_config(model), mtp)
         pool, terms = _pool(hbm_gib, weights_gib, tp, utilization, runtime_gib, pool_gib)
         aside = _workspace(workspace, max_model_len)
-        options: dict[str, Any] = {"pool": pool, "layout": layout, "release": vllm}
-        plan = plan_capacity(caches, dtype=dtype, workspace=aside, **options)
-        others = {name: plan_capacity(caches, dtype=name, workspace=0, **options) for name in _COMPARED}
-    except (ConfigError, PlanError) as error:
-        Console(stderr=True).print(f"glm53: {error}", highlight=False, markup=False, soft_wrap=True)
-        raise typer.Exit(2) from error
-    if as_json:
-        dtypes = {name: _figures(other) for name, other in others.items()}
-        terms |= {"workspace": workspace, "max_model_len": max_model_len, "tp": tp}
-        print(json.dumps({"model": str(model), **_figures(plan), "terms": terms, "dtypes": dtypes}, indent=1))
-    else:
-        _show(plan, others)
+        options: dict[str, Any] = {"pool": pool, "layout": layout, "release": release_line(vllm)}
+        plan = plan_capacity(caches, dtype=cache_dtype(dtype), workspace=aside, **options)
+        compared = [name for name in _COMPARED if name in caches.dtypes]
+        others = {name: plan_capacity(caches, dtype=name, workspace=0, **options) for name in compared}
+        if as_json:
+            dtypes = {name: _figures(other) for name, other in others.items()}
+            terms |= {"workspace": workspace, "max_model_len": max_model_len, "tp": tp}
+            print(json.dumps({"model": str(model), **_figures(plan), "terms": terms, "dtypes": dtypes}, indent=1))
+        else:
+            _show(plan, others)
 
 
 def _figures(plan: Capacity) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _workspace(name: str, max_model_len: int) -> int:
 
 def _bytes(option: str, gib: float) -> int:
     if not 0 <= gib < 1 << 20:  # also refuses what is not a number
-        raise PlanError(f"{option} {gib}: it must be a number of GiB, 0 or more. Correct it.")
+        raise PlanError(f"{option} {gib}: it must be a number of GiB, 0 or more and below 1,048,576. Correct it.")
     return int(gib * GIB)
 
 
@@ -159,7 +159,9 @@ def _show(plan: Capacity, others: dict[str, Capacity]) -> None:
 
     for name, one in others.items():
         row(name, one)
+    name = plan.dtype
     if plan.workspace:
-        row(f"{plan.dtype}, {plan.workspace / GIB:.2f} GiB aside", plan)
+        row(f"{name} - {plan.workspace / GIB:.2f} GiB", plan)
+        name = f"{name}, {plan.workspace / GIB:.2f} GiB aside"
     out.print(table)
-    out.print(f"{plan.dtype}: {plan.tokens:,} tokens in {plan.blocks:,} blocks")
+    out.print(f"{name}: {plan.tokens:,} tokens in {plan.blocks:,} blocks")
