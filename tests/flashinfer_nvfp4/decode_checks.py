@@ -134,6 +134,27 @@ class DecodeChecks:
         for one, other in zip(got, kernels.decode(query, cache, indices, SCALE, splits=splits), strict=True):
             assert torch.equal(one, other)
 
+    def test_nothing_of_an_empty_slot_is_read(self, kernels: Any) -> None:
+        """Row 0, which an unguarded -1 would fall back to, is NaN; a cache without blocks has no byte to read."""
+        rows, indices, query = _rows(), _indices(1, 32), _query(1, 8)
+        indices[indices == 0] = -1
+        right = _reference(query, rows, indices, SCALE)
+        rows[0] = 0xFF
+        none = torch.empty(0, 64, 352, dtype=torch.uint8)
+
+        _check(kernels.decode(query, cache_of(rows), indices, SCALE), right)
+        assert kernels.decode(query, none, indices, SCALE)[1].tolist() == [[-float("inf")] * 8]
+
+    def test_a_row_of_nan_is_seen_by_whoever_attends_to_it(self, kernels: Any) -> None:
+        rows = _rows()
+        rows[7, 320] = 0x7F
+        indices = torch.tensor([[7, *[3] * 31], [3] * 32], dtype=torch.int32)
+        out, lse = kernels.decode(_query(2, 8), cache_of(rows), indices, SCALE)
+
+        assert out[0].isnan().all()
+        assert lse[0].isnan().all()
+        assert out[1].isfinite().all()
+
     def test_a_key_that_is_named_twice_counts_twice(self, kernels: Any) -> None:
         query, rows = _query(1, 8), _rows()
         once = torch.full((1, 32), -1, dtype=torch.int32)

@@ -57,8 +57,8 @@ def decode(
     heads; tokens are independent, so drafts of one request are simply further tokens. ``indices`` int32 [tokens,
     topk], topk a multiple of 32: the slots in ``cache`` (uint8 [blocks, block size, 352]) to attend to, in any order;
     one that is named twice counts twice; -1 and everything else outside the cache is empty, and nothing is read for
-    it. ``scale`` multiplies ``query @ key``; an FP8 query's own scale goes into it. ``dtype``: bfloat16 or float32.
-    ``splits``: programs that share a token's keys; planned if left out.
+    it. ``scale`` multiplies ``query @ key``; an FP8 query's own scale goes into it. ``dtype`` of a new ``out``:
+    bfloat16 or float32. ``splits``: programs that share a token's keys; planned if left out.
 
     The log-sum-exp is the natural logarithm of the sum of ``exp(scale * query @ key)``. A token without any key has
     zeros and minus infinity. Raises `LaunchRefused`.
