@@ -21,9 +21,10 @@ class GlmStream:
     thinking: whether the prompt ended inside ``<think>``, as the template's prompts do unless thinking is off.
     counts: where to count the calls.
 
-    Every event comes as soon as it is certain, so strings of arguments come in pieces. Three things wait: values of
-    other types for their end; text behind a call for the next `AFTERTHOUGHT` characters; and what follows a call inside
-    the reasoning for ``</think>``, which makes it part of the thought, or the end, which makes it a call.
+    Every event comes as soon as it is certain, so strings of arguments come in pieces. Four things wait: values of
+    other types for their end; text behind a call for the next `AFTERTHOUGHT` characters; what follows a call inside
+    the reasoning for ``</think>``, which makes it part of the thought, or the end, which makes it a call; and what is
+    behind a place in a value that rule 4 of `value_reader` may come back to, as behind a lone ``<arg_value>``.
     """
 
     def __init__(
