@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from flashinfer_nvfp4.codec import POLICIES, decode_rows
-from flashinfer_nvfp4.cuda_arch import CSRC
+from flashinfer_nvfp4.cuda_arch import CSRC, PART_BYTES
 
 __all__ = ["HostTile", "attention", "build", "relative_error"]
 
-FLAGS = ("-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
+FLAGS = ("-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-pthread")
 
 
 class Arguments(ctypes.Structure):
@@ -48,6 +48,8 @@ class HostTile:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         pointer, size, code = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32
+        library.nvfp4_host_part_bytes.restype = ctypes.c_uint64
+        assert library.nvfp4_host_part_bytes() == PART_BYTES
         library.nvfp4_host_encode.argtypes = (pointer, size, ctypes.c_int, pointer)
         library.nvfp4_host_unpack.argtypes = (pointer, size, pointer)
         library.nvfp4_host_decode.argtypes = (ctypes.POINTER(Arguments), ctypes.c_int, ctypes.c_int, ctypes.c_int)
@@ -83,6 +85,8 @@ class HostTile:
         tokens, heads, _ = query.shape
         out = torch.full((tokens, heads, 512), 7e7, dtype=torch.bfloat16)
         lse = torch.full((tokens, heads), 7e7)
+        groups = -(-heads // 16)
+        workspace = torch.empty(tokens * groups * ctas * PART_BYTES, dtype=torch.uint8)
         arguments = Arguments(
             query=query.data_ptr(),
             query_token_stride=query.stride(0),
@@ -99,6 +103,7 @@ class HostTile:
             scale_log2=scale / math.log(2),
             out=out.data_ptr(),
             lse=lse.data_ptr(),
+            workspace=workspace.data_ptr(),
         )
         bfloat16 = int(query.dtype == torch.bfloat16)
         assert self.library.nvfp4_host_decode(ctypes.byref(arguments), keys, bfloat16, ctas) == 0
@@ -112,7 +117,7 @@ def build(folder: Path) -> HostTile:
         pytest.skip("needs a C++ compiler: install g++")
     library = folder / "host_tile.so"
     source = Path(__file__).with_name("host_tile.cpp")
-    subprocess.run([compiler, *FLAGS, f"-I{CSRC}", str(source), "-o", str(library)], check=True)
+    subprocess.run([compiler, *FLAGS, "-shared", "-fPIC", f"-I{CSRC}", str(source), "-o", str(library)], check=True)
     return HostTile(ctypes.CDLL(str(library)))
 
 
