@@ -52,7 +52,7 @@ class GlmStream:
 
     def feed(self, text: str) -> list[Event]:
         """Take the next piece of text; returns the events that it makes certain. After `finish` nothing happens."""
-        if self._finished:
+        if self._finished or not text:
             return []
         events = self._passed(self._machine.feed(text))
         if self._observer is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dynamo_structural_tags.allowed import Allowed
-from dynamo_structural_tags.values import Reading, could_be_other, escaped, quoted, read_value
+from dynamo_structural_tags.values import Reading, could_be_other, escaped, quoted, read_value, utf8
 
 __all__ = ["ValueSink"]
 
@@ -57,5 +57,6 @@ class ValueSink:
 
     def cut(self) -> None:
         """Write what there is of a value that does not end."""
-        if not self.is_string and self._parts:
-            self._write(quoted("".join(self._parts))[:-1])
+        text = "".join(self._parts)
+        if text:
+            self._write(quoted(text)[:-1] if "string" in self._allow.kinds() else utf8(text))

@@ -21,7 +21,7 @@ from typing import Any
 
 from dynamo_structural_tags.allowed import Allowed, value_key
 
-__all__ = ["MOST_NESTED", "JsonDepth", "Reading", "could_be_other", "escaped", "quoted", "read_value"]
+__all__ = ["MOST_NESTED", "JsonDepth", "Reading", "could_be_other", "escaped", "quoted", "read_value", "utf8"]
 
 #: Arrays and objects inside each other that are read as JSON; Python's own reader gives up near 1000.
 MOST_NESTED = 200
@@ -122,19 +122,19 @@ def read_value(text: str, allow: Allowed) -> Reading:
     if "string" in allow.types:
         other = _load(text) if could_be_other(text, allow.types) else _NOT_JSON
         if other is not _NOT_JSON and allow.fits(other) and _normal(other, text):
-            return Reading(_utf8(text))
+            return Reading(utf8(text))
         return Reading(quoted(text))
     stripped = text.strip()
     value = _load(stripped)
     if value is not _NOT_JSON and allow.fits(value):
-        return Reading(_utf8(stripped))
+        return Reading(utf8(stripped))
     if value is _NOT_JSON:
         loose = _load(_strict(stripped), strict=False)
         if loose is not _NOT_JSON and allow.fits(loose):
-            return Reading(_utf8(_to_json(loose)), repaired=True)
+            return Reading(utf8(_to_json(loose)), repaired=True)
     if value is _NOT_JSON or isinstance(value, str) or allow.kinds() == {"string"}:
         return Reading(quoted(text), fits=False)
-    return Reading(_utf8(stripped), fits=False)
+    return Reading(utf8(stripped), fits=False)
 
 
 class _NotJson:
@@ -165,7 +165,7 @@ def _load(text: str, *, strict: bool = True) -> Any:
         return _NOT_JSON
 
 
-def _utf8(text: str) -> str:
+def utf8(text: str) -> str:
     """JSON text with lone surrogates escaped; they can only be inside its strings."""
     return text if text.isascii() else _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
@@ -187,7 +187,7 @@ def _listed(text: str, allow: Allowed) -> Reading | None:
     if value is not _NOT_JSON and value_key(value) in allow.values:
         if stripped != text and "string" in allow.types:
             return None
-        return Reading(_utf8(_to_json(value)), repaired=stripped != text or _load(stripped) is _NOT_JSON)
+        return Reading(utf8(_to_json(value)), repaired=stripped != text or _load(stripped) is _NOT_JSON)
     return None
 
 

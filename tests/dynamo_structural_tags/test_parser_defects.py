@@ -85,7 +85,15 @@ def test_d6_a_call_is_executed_if_the_reasoning_never_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    "inside", [call_text("run", {"cmd": "x"}), "<tool_call>run<arg_key>cmd</arg_key><arg_value>x", "<tool_call>run"]
+    "inside",
+    [
+        call_text("run", {"cmd": "x"}),
+        "<tool_call>run<arg_key>cmd</arg_key><arg_value>x",
+        "<tool_call>typed<arg_key>i</arg_key><arg_value>5</arg_value>",
+        "<tool_call>run<arg_key>cm",
+        "<tool_call>run<arg_key>cmd</arg_key>",
+        "<tool_call>run",
+    ],
 )
 def test_d7_a_call_inside_reasoning_that_ends_is_a_thought(inside: str) -> None:
     output = _parse(f"plan: {inside} maybe</think>Hi")
