@@ -8,7 +8,7 @@ from dynamo_structural_tags.allowed import STRING
 from dynamo_structural_tags.events import NOTES, ArgumentsDelta, CallEnd, CallStart, Event, Note
 from dynamo_structural_tags.glm_format import CALL, CALL_END, KEY, KEY_END, MARKS, THINK_END, VALUE, VALUE_END
 from dynamo_structural_tags.offer import Offer
-from dynamo_structural_tags.tape import Tape, Token, blank
+from dynamo_structural_tags.tape import Tail, Tape, Token, blank
 from dynamo_structural_tags.value_reader import ValueReader
 from dynamo_structural_tags.values import quoted
 
@@ -73,7 +73,7 @@ class CallReader:
                 self.note("missing_call_close")
                 self._tape.again([token])
                 break
-            elif not blank(token) and token != self._tape.tail:
+            elif not blank(token) and not isinstance(token, Tail):
                 self.note("stray_markup")
         self._finish()
 

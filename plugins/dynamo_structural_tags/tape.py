@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Sequence
 
-__all__ = ["Reader", "Tape", "Token", "blank"]
+__all__ = ["Reader", "Tail", "Tape", "Token", "blank"]
 
 #: A marker, text without markers, or None for the end of the output.
 Token = str | None
@@ -16,6 +16,10 @@ def blank(token: str) -> bool:
     return not token.strip(" \t\r\n")
 
 
+class Tail(str):
+    """The incomplete marker at the end of an output, as a token: text, or the rest of a marker that was cut."""
+
+
 #: Takes a token at each yield.
 Reader = Generator[None, Token, None]
 
@@ -24,7 +28,6 @@ class Tape:
     """Hands tokens to the reader one by one.
 
     stopped: whether the engine ended the output by itself, known with the last token.
-    tail: what the lexer had kept back at the end: an incomplete marker.
     returns: how often the reader went back from the end (value_reader, rule 4).
     record: the tokens handled since somebody set it to a list; what is given back leaves it.
     handled: tokens handled so far, those that were given back each time. At most a fixed multiple of the tokens fed.
@@ -34,7 +37,6 @@ class Tape:
         self._again: deque[Token] = deque()
         self._reader: Reader | None = None
         self.stopped = False
-        self.tail: str | None = None
         self.returns = 0
         self.record: list[Token] | None = None
         self.handled = 0

@@ -20,7 +20,7 @@ from dynamo_structural_tags.glm_format import (
     Lexer,
 )
 from dynamo_structural_tags.offer import Offer
-from dynamo_structural_tags.tape import Reader, Tape, Token, blank
+from dynamo_structural_tags.tape import Reader, Tail, Tape, Token, blank
 
 __all__ = ["TurnReader"]
 
@@ -53,8 +53,7 @@ class TurnReader:
     def finish(self, stopped: bool) -> list[Event]:
         self.tape.stopped = stopped
         if self._lexer.rest:
-            self.tape.tail = self._lexer.rest
-            self.tape.push(self._lexer.rest)
+            self.tape.push(Tail(self._lexer.rest))
         self.tape.push(None)
         out, self._out = self._out, []
         return out
@@ -178,7 +177,7 @@ class TurnReader:
                 if token in _BEHIND_NAME and self._is_name(name, quote):
                     return name, ""
                 break
-            if token == self.tape.tail:
+            if isinstance(token, Tail):
                 tail = token
                 continue
             text += token

@@ -25,7 +25,7 @@ from collections.abc import Callable, Generator
 
 from dynamo_structural_tags.allowed import Allowed
 from dynamo_structural_tags.glm_format import CALL, CALL_END, KEY, KEY_END, MARKS, THINK_END, VALUE, VALUE_END
-from dynamo_structural_tags.tape import Tape, Token, blank
+from dynamo_structural_tags.tape import Tail, Tape, Token, blank
 from dynamo_structural_tags.value_sink import ValueSink
 from dynamo_structural_tags.values import JsonDepth, Reading
 
@@ -139,7 +139,7 @@ class ValueReader:
             if token == KEY:
                 header, found = yield from self._header(declared=False)
                 return ahead + header, found
-            if not blank(token) and not (token == self._tape.tail and CALL_END.startswith(token)):
+            if not blank(token) and not (isinstance(token, Tail) and CALL_END.startswith(token)):
                 return ahead, False
 
     def _header(self, *, declared: bool) -> _Ahead:

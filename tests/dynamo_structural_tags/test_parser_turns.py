@@ -173,6 +173,14 @@ def test_a_lone_value_opener_in_a_text_costs_neither_the_text_nor_the_calls_behi
     assert output.outcomes == ["valid", "valid"]
 
 
+def test_text_that_is_read_twice_is_not_taken_for_the_cut_marker_at_the_end() -> None:
+    after = "<tool_call></<arg_value></"
+    output = _parse("</think>" + call_text("run", {"cmd": "x<arg_value>y"}) + after)
+
+    assert output.calls == [("run", {"cmd": "x<arg_value>y"})]
+    assert output.content == after
+
+
 def test_a_closed_call_followed_by_text_and_another_closer_was_not_closed() -> None:
     text = "a</arg_value></tool_call>\nb"
     output = _parse("</think>" + call_text("run", {"cmd": text}))
