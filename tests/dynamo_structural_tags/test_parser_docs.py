@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,12 @@ def test_finish_reasons_are_those_of_the_pages_table(engine: str | None, rest: s
     output = parse_output("</think>" + rest, [{"function": {"name": "f"}}], finish_reason=engine)
 
     assert output.finish_reason == client
+
+
+def test_the_parser_needs_the_standard_library_only() -> None:
+    probe = "import dynamo_structural_tags.parser, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    process = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    bare = subprocess.run([sys.executable, "-c", "import sys; print(*sys.modules)"], capture_output=True, text=True)
+    extra = set(process.stdout.split()) - {name.partition(".")[0] for name in bare.stdout.split()}
+
+    assert extra - set(sys.stdlib_module_names) == {"dynamo_structural_tags"}
