@@ -13,6 +13,9 @@ from byte_matcher import accepts, compiled
 from dynamo_structural_tags.schema import Normalised, Verdict, normalise
 
 
+_NO_MULTIPLE = {"type": "integer", "minimum": 1, "maximum": 3, "multipleOf": 5}
+
+
 def _normalised(schema: Any, **how: bool) -> tuple[Normalised, Any]:
     found = normalise(schema, **how)
     return found, compiled(found.schema)
@@ -171,7 +174,14 @@ def test_formats_and_bounds_of_fractions_hold_for_strict_tools() -> None:
 
 
 def test_a_schema_that_no_value_satisfies_is_impossible_and_enforces_nothing() -> None:
-    for schema in (False, {"enum": []}, {"type": "integer", "minimum": 5, "maximum": 4}, {"not": {}}):
+    schemas: tuple[Any, ...] = (
+        False,
+        {"enum": []},
+        {"type": "integer", "minimum": 5, "maximum": 4},
+        {"not": {}},
+        _NO_MULTIPLE,
+    )
+    for schema in schemas:
         found, grammar = _normalised({"type": "object", "properties": {"a": schema}, "required": ["a"]})
         assert found.verdict is Verdict.IMPOSSIBLE
         assert accepts(grammar, '{"a": 1}')

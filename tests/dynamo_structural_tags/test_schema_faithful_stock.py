@@ -48,10 +48,20 @@ def _check(schema: Any, rng: random.Random, counted: dict[str, int]) -> None:
         if ok:
             counted["valid"] += 1
             assert found.verdict is not Verdict.IMPOSSIBLE, (schema, value)
-            assert any(accepts(grammar, text) for text in spellings(value)), ("a valid value is impossible", schema, value, found)
+            assert any(accepts(grammar, text) for text in spellings(value)), (
+                "a valid value is impossible",
+                schema,
+                value,
+                found,
+            )
         elif found.verdict is Verdict.EXACT:
             counted["invalid"] += 1
-            assert not any(accepts(grammar, text) for text in spellings(value, 50)), ("an invalid value passes", schema, value, found)
+            assert not any(accepts(grammar, text) for text in spellings(value, 50)), (
+                "an invalid value passes",
+                schema,
+                value,
+                found,
+            )
     for _ in range(4):
         text = sample(grammar, rng)
         if text is None or not _finite(value := json.loads(text)):  # too long, or 1E999, which JSON allows
@@ -74,7 +84,7 @@ def test_valid_values_stay_possible_and_sampled_texts_are_valid_unless_a_message
 
 
 _LEAF = st.one_of(st.none(), st.booleans(), st.integers(-300, 300), st.text('ab1é"\\/\n\x00', max_size=4))
-_SCHEMAS = st.deferred(
+_SCHEMAS: st.SearchStrategy[Any] = st.deferred(
     lambda: st.one_of(
         st.booleans(),
         st.fixed_dictionaries(

@@ -32,9 +32,9 @@ def normalise(schema: Any, *, strict: bool = False, arguments: bool = False) -> 
     try:
         shape = reader.read(schema, (), 0)
         if arguments:
-            meeting = Meeting(reader.resolve, lambda keyword, text: reader.note_late(keyword, Verdict.RELAXED, text))
+            meeting = Meeting(reader.resolve, lambda keyword, text: reader.note((), keyword, Verdict.RELAXED, text))
             shape = meeting.both((Object(rest=ANY),), shape)
-        writer = Writer(reader.read_definitions(), strict, reader.note_late)
+        writer = Writer(reader.read_definitions(), strict, reader.note)
         written = writer.document(shape)
     except RecursionError:
         reader.note((), "", Verdict.RELAXED, "nested too deep for Python: any value")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 __all__ = ["ALL", "CharSet", "json_spelling"]
 
@@ -34,6 +35,7 @@ def _without_surrogates(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, in
     return cut
 
 
+@lru_cache(4096)
 def complement(chars: CharSet) -> CharSet:
     """Every code point that is not in the set."""
     gaps, start = [], 0
@@ -101,6 +103,7 @@ def _utf8_blocks(low: int, high: int) -> list[tuple[int, int]]:
     return blocks
 
 
+@lru_cache(4096)
 def json_spelling(chars: CharSet, *, any_escape: bool) -> str:
     """A regular expression of the spellings of one of these characters inside a JSON string.
 

@@ -99,7 +99,7 @@ class Meeting:
                 step = max(p.step, q.step)
             else:
                 self.relaxed("multipleOf", f"two of them, {p.step} and {q.step}: only the first is enforced")
-        number = Number(p.integer or q.integer, low, high, low_open, high_open, step)
+        number = Number(p.integer or q.integer, low, high, low_open, high_open, step, q.place or p.place)
         return NEVER if is_empty_range(number) else (number,)
 
     def _texts(self, p: Text, q: Text) -> Shape:
@@ -109,7 +109,7 @@ class Meeting:
         first = p if p.pattern is not None else q
         if p.pattern is not None and q.pattern is not None and p.pattern != q.pattern:
             self.relaxed("pattern", "two patterns for one string: only the first is enforced")
-        return (Text(low, high, first.pattern),)
+        return (Text(low, high, first.pattern, first.place or q.place),)
 
     def _arrays(self, p: Array, q: Array, depth: int) -> Shape:
         low, high = max(p.low, q.low), _least(p.high, q.high)

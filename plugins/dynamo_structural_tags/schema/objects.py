@@ -33,8 +33,11 @@ def read_object(schema: Mapping[str, Any], strict: bool, read: Read, meeting: Me
     if strict and "additionalProperties" not in schema and (declared or "properties" in schema):
         note("additionalProperties", Verdict.EXACT, "read as false: the tool is strict")
 
-    kept = dict(list(declared.items())[: LIMITS.properties])
-    if len(kept) < len(declared):
+    kept = {name: value for name, value in list(declared.items())[: LIMITS.properties] if _is_text(name)}
+    if len(kept) < min(len(declared), LIMITS.properties):
+        note("properties", Verdict.RELAXED, "keys with lone surrogates: not enforced")
+        rest = ANY
+    if len(declared) > LIMITS.properties:
         note("properties", Verdict.RELAXED, f"{len(declared)} keys: those after {LIMITS.properties} may hold anything")
         rest = ANY
     patterned = _mapping(schema, "patternProperties", note)
@@ -99,12 +102,16 @@ def _mapping(schema: Mapping[str, Any], keyword: str, note: Note) -> Mapping[str
     return {}
 
 
+def _is_text(name: str) -> bool:
+    return not any("\ud800" <= c <= "\udfff" for c in name)
+
+
 def _names(schema: Mapping[str, Any], note: Note) -> set[str]:
     value = schema.get("required", [])
     if isinstance(value, list):
-        names = {name for name in value if isinstance(name, str)}
-        if len(names) < len(value) and any(not isinstance(name, str) for name in value):
-            note("required", Verdict.RELAXED, "entries that are no strings: ignored")
+        names = {name for name in value if isinstance(name, str) and _is_text(name)}
+        if len(names) < len(value) and any(not isinstance(name, str) or not _is_text(name) for name in value):
+            note("required", Verdict.RELAXED, "entries that are no text: ignored")
         return names
     note("required", Verdict.RELAXED, f"{type(value).__name__} in place of a list: ignored")
     return set()
@@ -135,7 +142,8 @@ def _named(
 ) -> tuple[dict[str, Shape], Node | None, Shape]:
     """`propertyNames` for other keys; declared ones are checked already."""
     texts = [part for part in names if isinstance(part, Text)]
-    strings = {v for part in names if isinstance(part, Literals) for v in part.values if isinstance(v, str)}
+    values = (v for part in names if isinstance(part, Literals) for v in part.values)
+    strings = {v for v in values if isinstance(v, str) and _is_text(v)}
     if rest == NEVER or names == ANY or texts == [Text()]:
         return properties, keys, rest
     if names and len(texts) + sum(isinstance(part, Literals) for part in names) < len(names):

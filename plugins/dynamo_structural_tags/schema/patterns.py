@@ -292,8 +292,10 @@ class _Reader:
                 ranges += low
         if negated and len(self.widened) > before:
             return Chars(charsets.ALL)  # a property inside: its complement is unknown too
-        chars = charset(ranges)
-        return Chars(complement(chars) if negated else chars)
+        chars = complement(charset(ranges)) if negated else charset(ranges)
+        if not chars:
+            raise self.fail("a bracket that matches nothing")
+        return Chars(chars)
 
     def bracket_item(self) -> CharSet:
         if self.at >= len(self.text):
@@ -309,6 +311,7 @@ class _Reader:
         return self.character_escape()
 
 
+@lru_cache(1024)
 def read_pattern(pattern: str) -> Search:
     """A JSON Schema `pattern` as a whole match.
 
@@ -327,7 +330,6 @@ def read_pattern(pattern: str) -> Search:
     return Search(whole, tuple(dict.fromkeys(reader.widened)))
 
 
-@lru_cache(1024)
 def _read(pattern: str) -> Search | None:
     try:
         return read_pattern(pattern)

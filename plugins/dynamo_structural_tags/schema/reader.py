@@ -26,7 +26,7 @@ from .shapes import (
     literal_key,
     union,
 )
-from .typed import bounds, read_number, read_text, settle_number, settle_text
+from .typed import bounds, read_number, read_text
 from .verdicts import LIMITS, Message, Verdict, pointer
 
 __all__ = ["Reader"]
@@ -72,11 +72,6 @@ class Reader:
         if len(self.messages) < LIMITS.messages:
             place = pointer(path)
             self.messages.setdefault((place, keyword, text), Message(place, keyword, verdict, text))
-
-    def note_late(self, keyword: str, verdict: Verdict, text: str) -> None:
-        """A message about what several places came to; not if one of them has it already."""
-        if not any(m.keyword == keyword and m.text == text for m in self.messages.values()):
-            self.note((), keyword, verdict, text)
 
     def read(self, schema: Any, path: Path, depth: int) -> Shape:
         """The shape of one schema; wider where a keyword or a limit asks for it, with a message."""
@@ -139,15 +134,9 @@ class Reader:
             elif kind == "boolean":
                 shapes.append((BOOLEAN,))
             elif kind in ("integer", "number"):
-                numbers = read_number(schema, kind == "integer", note)
-                for number in numbers:
-                    settle_number(number, self.strict, note)
-                shapes.append(numbers)
+                shapes.append(read_number(schema, kind == "integer", path, note))
             elif kind == "string":
-                texts = read_text(schema, self.strict, note)
-                for text in texts:
-                    settle_text(text, note)
-                shapes.append(texts)
+                shapes.append(read_text(schema, self.strict, path, note))
             elif kind == "array":
                 shapes.append(self._array(schema, path, depth))
             else:

@@ -58,6 +58,7 @@ class Number:
     low_open: bool = False
     high_open: bool = False
     step: Fraction | None = None  # multipleOf
+    place: tuple[str | int, ...] = field(default=(), compare=False)  # where the original says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class Text:
     low: int = 0
     high: int | None = None
     pattern: Node | None = None
+    place: tuple[str | int, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,9 @@ def bounds(schema: Mapping[str, Any], least: str, most: str, note: Note) -> tupl
     return low, high
 
 
-def read_number(schema: Mapping[str, Any], integer: bool, note: Note) -> tuple[Number, ...]:
+def read_number(
+    schema: Mapping[str, Any], integer: bool, place: tuple[str | int, ...], note: Note
+) -> tuple[Number, ...]:
     """Bounds and `multipleOf`, as far as xgrammar enforces them without forbidding valid numbers."""
     low, high, low_open, high_open = number(schema, "minimum", note), number(schema, "maximum", note), False, False
     for keyword in ("exclusiveMinimum", "exclusiveMaximum"):
@@ -76,7 +78,7 @@ def read_number(schema: Mapping[str, Any], integer: bool, note: Note) -> tuple[N
         step = None
     if step is not None and step.denominator == 1:
         integer, step = True, (None if step == 1 else step)
-    found = Number(integer, low, high, low_open, high_open, step)
+    found = Number(integer, low, high, low_open, high_open, step, place)
     if is_empty_range(found):
         return ()
     return (found,)
@@ -119,13 +121,13 @@ def settle_number(found: Number, strict: bool, note: Note) -> Number | Literals:
     return Number()
 
 
-def read_text(schema: Mapping[str, Any], strict: bool, note: Note) -> tuple[Text, ...]:
+def read_text(schema: Mapping[str, Any], strict: bool, place: tuple[str | int, ...], note: Note) -> tuple[Text, ...]:
     """Length, `pattern` and `format`."""
     found = bounds(schema, "minLength", "maxLength", note)
     if found is None:
         return ()
     low, high = found
-    text = Text(low, high)
+    text = Text(low, high, None, place)
     source = schema.get("pattern")
     if isinstance(source, str):
         text = _with_pattern(text, source, note)
@@ -147,7 +149,7 @@ def _with_pattern(text: Text, source: str, note: Note) -> Text:
         return text
     if search.widened:
         note("pattern", Verdict.RELAXED, f"enforced without {', '.join(search.widened)}, which no grammar can say")
-    return Text(text.low, text.high, search.node)
+    return Text(text.low, text.high, search.node, text.place)
 
 
 def settle_text(text: Text, note: Note) -> Text:

@@ -31,7 +31,8 @@ def worst(verdicts: list[Verdict]) -> Verdict:
 
 def pointer(path: tuple[str | int, ...]) -> str:
     """JSON pointer (RFC 6901) of a path, `#` first."""
-    return "#" + "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
+    text = "#" + "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Limits:
     """Bounds of the work per schema; what exceeds one is relaxed, with a message, never refused."""
 
     depth: int = 32  # nested schemas; xgrammar's time grows with the square of the depth
-    nodes: int = 6000  # schemas read, all references together
+    nodes: int = 4000  # schemas read, all references together
     properties: int = 256  # of one object
     literals: int = 2000  # values of one enum
     branches: int = 64  # alternatives of one union
@@ -79,6 +80,7 @@ class Limits:
     pattern_size: int = 4000  # characters of a pattern after its counted repeats are written out
     minimum_count: int = 256  # smallest length or size enforced: the matcher's time per character grows with it
     maximum_count: int = 65536  # largest length or size enforced
+    key_pattern_bytes: int = 200_000  # of patterns that keep other keys apart from declared ones
     messages: int = 500  # messages kept
 
 

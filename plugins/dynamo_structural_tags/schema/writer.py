@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
 from .patterns import any_text, json_regex, literal, none_of
 from .shapes import ANY, NEVER, Anything, Array, Literals, Number, Object, Part, Ref, Shape, Text
 from .typed import Note, settle_number, settle_text
-from .verdicts import Verdict
+from .verdicts import LIMITS, Verdict
 
 __all__ = ["Writer"]
 
-_EXCLUDED_NAMES, _EXCLUDED_CHARACTERS = 64, 1024  # of declared keys that other keys are kept apart from by pattern
+Path = tuple[str | int, ...]
+
+_EXCLUDED_NAMES, _EXCLUDED_CHARACTERS = 32, 512  # of declared keys that other keys are kept apart from by pattern
 
 
 class Writer:
     """Writes one document; `note` hears of what could not be written."""
 
-    def __init__(self, definitions: Mapping[str, Shape], strict: bool, note: Note) -> None:
+    def __init__(
+        self, definitions: Mapping[str, Shape], strict: bool, note: Callable[[Path, str, Verdict, str], None]
+    ) -> None:
         self.definitions, self.strict, self.note = dict(definitions), strict, note
+        self.pattern_bytes = 0
         self._cut_aliases()
         self.inhabited = self._inhabited()
+
+    def _at(self, place: Path) -> Note:
+        return lambda keyword, verdict, text: self.note(place, keyword, verdict, text)
 
     def document(self, root: Shape) -> dict[str, Any] | None:
         """The schema of a shape with the definitions it needs; None if no value has the shape."""
@@ -58,7 +66,7 @@ class Writer:
             if len(seen) > 1 or any(isinstance(p, Ref) for p in self.definitions[name]):
                 shape: Shape = tuple(parts)
                 if not shape and self.definitions[name]:
-                    self.note("$ref", Verdict.RELAXED, "a schema that refers only to itself: any value")
+                    self.note((), "$ref", Verdict.RELAXED, "a schema that refers only to itself: any value")
                     shape = ANY
                 self.definitions[name] = shape
 
@@ -101,6 +109,8 @@ class Writer:
                 return low <= usable or self.has_values(rest)
             case Literals(values):
                 return bool(values)
+            case Number():
+                return settle_number(part, self.strict, lambda *_: None) != Literals(())
         return True
 
     def schema(self, shape: Shape) -> dict[str, Any]:
@@ -120,9 +130,9 @@ class Writer:
             case Ref(name):
                 return [{"$ref": f"#/$defs/{name}"}]
             case Number():
-                return self._number(settle_number(part, self.strict, self.note))
+                return self._number(settle_number(part, self.strict, self._at(part.place)))
             case Text():
-                return [self._text(settle_text(part, self.note))]
+                return [self._text(settle_text(part, self._at(part.place)))]
             case Literals(values):
                 return _literals(values)
             case Array():
@@ -197,11 +207,16 @@ class Writer:
 
     def _others(self, written: dict[str, Any], names: tuple[str, ...], rest: dict[str, Any]) -> None:
         """Keys beside the declared ones, which must not come again in another spelling."""
-        if len(names) <= _EXCLUDED_NAMES and sum(map(len, names)) <= _EXCLUDED_CHARACTERS:
-            written["patternProperties"] = {json_regex(none_of(names)): rest}
+        small = len(names) <= _EXCLUDED_NAMES and sum(map(len, names)) <= _EXCLUDED_CHARACTERS
+        if small and self.pattern_bytes < LIMITS.key_pattern_bytes:
+            pattern = json_regex(none_of(names))
+            self.pattern_bytes += len(pattern)
+            written["patternProperties"] = {pattern: rest}
             written["additionalProperties"] = False
         else:
-            self.note("additionalProperties", Verdict.RELAXED, "a declared key may come again, written with escapes")
+            self.note(
+                (), "additionalProperties", Verdict.RELAXED, "a declared key may come again, written with escapes"
+            )
             written["additionalProperties"] = rest or True
 
 

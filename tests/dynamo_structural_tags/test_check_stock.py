@@ -1,0 +1,88 @@
+"""`dynamo-structural-tags check` on real xgrammar: exit status, verdicts per tool and parameter, compile times."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("xgrammar", reason="xgrammar comes with vLLM: make env")
+
+from dynamo_structural_tags.check import main
+from dynamo_structural_tags.compiler import schema_compiler, schema_converter, synthetic_vocabulary
+from dynamo_structural_tags.ladder import Ladder, Level, Tool
+
+EXACT = {"type": "object", "properties": {"q": {"type": "string", "pattern": "^a"}}, "required": ["q"]}
+RELAXED = {"type": "object", "properties": {"q": {"type": "any"}, "n": {"type": "integer"}}}
+IMPOSSIBLE = {"type": "object", "properties": {"q": {"enum": []}}, "required": ["q"]}
+
+
+def _checked(tmp_path: Path, tools: Any, *options: str) -> int:
+    file = tmp_path / "tools.json"
+    file.write_text(tools if isinstance(tools, str) else json.dumps(tools), "utf-8")
+    return main(["check", str(file), "--vocab-size", "400", *options])
+
+
+def _tool(parameters: Any, name: str = "t") -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+@pytest.mark.parametrize(
+    ("tools", "options", "status"),
+    [
+        ([_tool(EXACT)], (), 0),
+        ([_tool(EXACT)], ("--strict",), 0),
+        ([_tool(RELAXED)], (), 0),
+        ([_tool(RELAXED)], ("--strict",), 1),
+        ([_tool(EXACT), _tool(IMPOSSIBLE)], (), 1),
+        ("no JSON", (), 2),
+        ("[1]", (), 2),
+        ([_tool(EXACT)], ("--vocab", "/missing/tokenizer.json"), 2),
+    ],
+)
+def test_the_exit_status_tells_what_was_found(
+    tmp_path: Path, tools: Any, options: tuple[str, ...], status: int
+) -> None:
+    assert _checked(tmp_path, tools, *options) == status
+
+
+def test_json_holds_verdicts_per_tool_and_parameter_and_the_compile_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _checked(tmp_path, {"tools": [_tool(EXACT, "good"), _tool(RELAXED, "loose")]}, "--json") == 0
+
+    report = json.loads(capsys.readouterr().out)
+    good, loose = report["tools"]
+    assert report["verdict"] == "relaxed"
+    assert (good["verdict"], good["level"], good["parameters"]) == ("exact", "full", {"q": "exact"})
+    assert loose["parameters"] == {"q": "relaxed", "n": "exact"}
+    assert [(m["path"], m["keyword"]) for m in loose["messages"]] == [("#/properties/q", "type")]
+    assert good["compile_ms"] > 0
+
+
+def test_text_names_path_keyword_and_what_happens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _checked(tmp_path, [_tool(RELAXED)]) == 0
+
+    printed = capsys.readouterr().out
+    assert "t: relaxed, level full" in printed
+    assert "  q: relaxed" in printed
+    assert "#/properties/q type: relaxed: 'any' is no JSON type: any value" in printed
+
+
+@pytest.mark.parametrize("compiler", [schema_converter(), schema_compiler(synthetic_vocabulary(400), threads=1)])
+def test_real_xgrammar_compiles_hostile_tools_without_a_fall(compiler: Any) -> None:
+    hostile = [
+        {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(2000)}},
+        {"type": "object", "properties": {"a": {"pattern": "((a{1,100}){1,100}){1,100}"}, "b": {"pattern": "(a+)+$"}}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
+        {"type": "object", "properties": {"\ud800": {"enum": ["\udfff", 10**40, float("nan")]}}},
+        {"type": "object", "properties": {"a": {"type": "array", "minItems": 10**9}}, "minProperties": 10**6},
+        {"properties": {"a": {"type": "dict", "items": [1]}}, "required": {"a": 1}},
+        None,
+        7,
+    ]
+    made = Ladder(compiler).compile_tools(Tool(f"t{i}", parameters) for i, parameters in enumerate(hostile))
+
+    assert [(one.level, one.falls) for one in made] == [(Level.FULL, ())] * len(hostile)
