@@ -12,7 +12,6 @@ from byte_matcher import accepts, compiled
 
 from dynamo_structural_tags.schema import Normalised, Verdict, normalise
 
-
 _NO_MULTIPLE = {"type": "integer", "minimum": 1, "maximum": 3, "multipleOf": 5}
 
 
