@@ -189,3 +189,12 @@ def test_a_schema_that_no_value_satisfies_is_impossible_and_enforces_nothing() -
         assert optional.verdict is Verdict.EXACT
         assert accepts(grammar, '{"b": 1}')
         assert not accepts(grammar, '{"a": 4}')
+
+
+def test_a_length_beside_a_pattern_holds_with_it_or_is_named() -> None:
+    both, grammar = _normalised({"type": "string", "pattern": "^[a-z]{1,9}$", "maxLength": 2})
+    assert both.verdict is Verdict.EXACT
+    assert [accepts(grammar, text) for text in ('""', '"ab"', '"abc"')] == [False, True, False]
+
+    none, _ = _normalised({"type": "string", "pattern": "^[a-z]{1,3}$", "maxLength": 0})
+    assert [(m.keyword, m.verdict) for m in none.messages] == [("maxLength", Verdict.RELAXED)]

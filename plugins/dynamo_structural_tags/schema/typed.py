@@ -161,7 +161,8 @@ def settle_text(text: Text, note: Note) -> Text:
     while not isinstance(node, Repeat) and (items := getattr(node, "items", ())) and len(items) == 1:
         node = items[0]
     if isinstance(node, Repeat) and isinstance(node.item, Chars):
-        least, most = max(node.low, low), high if node.high is None else min(node.high, high or node.high)
+        least = max(node.low, low)
+        most = min((h for h in (node.high, high) if h is not None), default=None)
         if most is None or least <= most:
             return Text(0, None, Repeat(node.item, least, most))
     for keyword, bound in (("minLength", low or None), ("maxLength", high)):
