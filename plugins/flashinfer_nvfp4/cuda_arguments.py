@@ -7,8 +7,9 @@ import torch
 from flashinfer_nvfp4.cuda_arch import Architecture, architecture_for
 from flashinfer_nvfp4.errors import LaunchRefused
 from flashinfer_nvfp4.rowformat import ROW_BYTES
+from flashinfer_nvfp4.tensors import text
 
-__all__ = ["ALIGNMENT", "CacheView", "cache_view", "check_device", "check_last", "check_tensor", "text"]
+__all__ = ["ALIGNMENT", "CacheView", "cache_view", "check_device", "check_last"]
 
 ALIGNMENT = 16
 """Bytes of the widest copy of a thread."""
@@ -57,21 +58,6 @@ def cache_view(cache: torch.Tensor) -> CacheView:
     return view.data_ptr(), block, size, blocks * size
 
 
-def check_tensor(
-    name: str, tensor: torch.Tensor, dtypes: tuple[torch.dtype, ...], shape: tuple[int | None, ...]
-) -> None:
-    """Refuse another dtype, or a shape other than ``shape``, in which None stands for any size."""
-    fits = len(shape) == tensor.ndim and all(a in (None, b) for a, b in zip(shape, tensor.shape, strict=True))
-    if tensor.dtype not in dtypes or not fits:
-        sizes = ", ".join("any" if size is None else str(size) for size in shape)
-        raise LaunchRefused(
-            f"{name} {text(tensor)}",
-            "the kernel does not take it",
-            f"{' or '.join(_name(dtype) for dtype in dtypes)} [{sizes}]",
-            "Convert or reshape it; other widths are other model geometries, which this format cannot hold",
-        )
-
-
 def check_last(name: str, tensor: torch.Tensor, alignment: int = ALIGNMENT) -> None:
     """Refuse a last dimension that is not contiguous, and rows not at multiples of ``alignment`` bytes."""
     *outer, last = zip(tensor.stride(), tensor.shape, strict=True)
@@ -107,12 +93,3 @@ def check_device(**tensors: torch.Tensor) -> Architecture:
             "Move them together; on a CPU, flashinfer_nvfp4.codec reads and writes rows",
         )
     return architecture_for(torch.cuda.get_device_capability(device))
-
-
-def text(tensor: torch.Tensor) -> str:
-    """Dtype, shape and device, for messages."""
-    return f"{_name(tensor.dtype)} {list(tensor.shape)} on {tensor.device}"
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -15,11 +15,12 @@ from typing import Literal, overload
 import torch
 
 from flashinfer_nvfp4.cuda_arch import HEADS, PART_BYTES, Architecture
-from flashinfer_nvfp4.cuda_arguments import cache_view, check_device, check_last, check_tensor
+from flashinfer_nvfp4.cuda_arguments import cache_view, check_device, check_last
 from flashinfer_nvfp4.cuda_build import load
 from flashinfer_nvfp4.errors import LaunchRefused
 from flashinfer_nvfp4.plan import CLUSTER_SIZES, MAX_SPLITS, STAGE_KEYS, plan_clusters, plan_splits
 from flashinfer_nvfp4.rowformat import LATENT, ROPE
+from flashinfer_nvfp4.tensors import check_tensor
 
 __all__ = ["MAX_HEADS", "decode"]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 
 from flashinfer_nvfp4.codec import POLICIES, Policy
-from flashinfer_nvfp4.cuda_arguments import cache_view, check_device, check_last, check_tensor
+from flashinfer_nvfp4.cuda_arguments import cache_view, check_device, check_last
 from flashinfer_nvfp4.cuda_build import load
 from flashinfer_nvfp4.errors import LaunchRefused
 from flashinfer_nvfp4.rowformat import LATENT, ROPE
+from flashinfer_nvfp4.tensors import check_tensor
 
 __all__ = ["encode"]
 

@@ -11,8 +11,9 @@ from triton.runtime.jit import JITFunction
 
 from flashinfer_nvfp4.errors import LaunchRefused
 from flashinfer_nvfp4.rowformat import ROW_BYTES
+from flashinfer_nvfp4.tensors import text
 
-__all__ = ["ALIGNMENT", "check_cache", "check_devices", "check_dtype", "check_output", "check_rows", "interpreted"]
+__all__ = ["ALIGNMENT", "check_cache", "check_devices", "check_output", "check_rows", "interpreted"]
 
 ALIGNMENT = 16
 """Bytes of the widest load of a thread."""
@@ -71,21 +72,6 @@ def check_cache(cache: torch.Tensor) -> None:
         )
 
 
-def check_dtype(
-    name: str, tensor: torch.Tensor, allowed: tuple[torch.dtype, ...], shape: tuple[int | None, ...]
-) -> None:
-    """Refuse another dtype, or a shape other than ``shape``, in which None stands for any size."""
-    fits = len(shape) == tensor.ndim and all(a in (None, b) for a, b in zip(shape, tensor.shape, strict=True))
-    if tensor.dtype not in allowed or not fits:
-        sizes = ", ".join("any" if size is None else str(size) for size in shape)
-        raise LaunchRefused(
-            f"{name} {text(tensor)}",
-            "the kernel does not take it",
-            f"{' or '.join(_name(dtype) for dtype in allowed)} [{sizes}]",
-            "Convert or reshape it; other widths are other model geometries, which this format cannot hold",
-        )
-
-
 def check_rows(name: str, tensor: torch.Tensor) -> None:
     """Refuse a last dimension that is not contiguous, and rows that do not begin at aligned addresses."""
     if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
@@ -115,12 +101,3 @@ def check_output(name: str, tensor: torch.Tensor) -> None:
             "a contiguous tensor",
             f"Allocate {name} contiguously, or leave it out",
         )
-
-
-def text(tensor: torch.Tensor) -> str:
-    """Dtype, shape and device, for messages."""
-    return f"{_name(tensor.dtype)} {list(tensor.shape)} on {tensor.device}"
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

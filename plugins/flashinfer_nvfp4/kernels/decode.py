@@ -19,7 +19,6 @@ from flashinfer_nvfp4.errors import LaunchRefused
 from flashinfer_nvfp4.kernels.arguments import (
     check_cache,
     check_devices,
-    check_dtype,
     check_output,
     check_rows,
     interpreted,
@@ -27,6 +26,7 @@ from flashinfer_nvfp4.kernels.arguments import (
 from flashinfer_nvfp4.kernels.elements import byte_offsets, e4m3_halves, load_rows, rounded, widened
 from flashinfer_nvfp4.plan import STAGE_KEYS, plan_splits
 from flashinfer_nvfp4.rowformat import LATENT, ROPE
+from flashinfer_nvfp4.tensors import check_tensor
 
 __all__ = ["LAUNCH", "MAX_HEADS", "MERGE_LAUNCH", "TILE", "decode"]
 
@@ -63,14 +63,14 @@ def decode(
     The log-sum-exp is the natural logarithm of the sum of ``exp(scale * query @ key)``. A token without any key has
     zeros and minus infinity. Raises `LaunchRefused`.
     """
-    check_dtype("query", query, (torch.bfloat16, torch.float8_e4m3fn), (None, None, LATENT + ROPE))
+    check_tensor("query", query, (torch.bfloat16, torch.float8_e4m3fn), (None, None, LATENT + ROPE))
     tokens, heads, _ = query.shape
-    check_dtype("indices", indices, (torch.int32,), (tokens, None))
+    check_tensor("indices", indices, (torch.int32,), (tokens, None))
     check_cache(cache)
     out = query.new_empty((tokens, heads, LATENT), dtype=dtype) if out is None else out
     lse = query.new_empty((tokens, heads), dtype=torch.float32) if lse is None else lse
-    check_dtype("out", out, (torch.bfloat16, torch.float32), (tokens, heads, LATENT))
-    check_dtype("lse", lse, (torch.float32,), (tokens, heads))
+    check_tensor("out", out, (torch.bfloat16, torch.float32), (tokens, heads, LATENT))
+    check_tensor("lse", lse, (torch.float32,), (tokens, heads))
     check_output("out", out)
     check_output("lse", lse)
     topk = indices.shape[1]

@@ -13,8 +13,9 @@ import triton.language as tl
 from flashinfer_nvfp4 import rowformat
 from flashinfer_nvfp4.codec import INPUTS, POLICIES, Policy
 from flashinfer_nvfp4.errors import LaunchRefused
-from flashinfer_nvfp4.kernels.arguments import check_cache, check_devices, check_dtype, check_rows, interpreted
+from flashinfer_nvfp4.kernels.arguments import check_cache, check_devices, check_rows, interpreted
 from flashinfer_nvfp4.kernels.elements import byte_offsets, e4m3_codes, e4m3_halves, round_to_e2m1, widened
+from flashinfer_nvfp4.tensors import check_tensor
 
 __all__ = ["encode"]
 
@@ -40,9 +41,9 @@ def encode(
     """
     if policy not in POLICIES:
         raise LaunchRefused(f"policy={policy!r}", "no such way to choose scales", ", ".join(POLICIES), "Choose one")
-    check_dtype("latent", latent, INPUTS, (None, rowformat.LATENT))
-    check_dtype("rope", rope, INPUTS, (latent.shape[0], rowformat.ROPE))
-    check_dtype("slots", slots, (torch.int64, torch.int32), (latent.shape[0],))
+    check_tensor("latent", latent, INPUTS, (None, rowformat.LATENT))
+    check_tensor("rope", rope, INPUTS, (latent.shape[0], rowformat.ROPE))
+    check_tensor("slots", slots, (torch.int64, torch.int32), (latent.shape[0],))
     check_cache(cache)
     if not latent.shape[0]:
         return

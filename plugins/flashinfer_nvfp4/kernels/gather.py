@@ -14,9 +14,10 @@ import triton
 import triton.language as tl
 
 from flashinfer_nvfp4.errors import LaunchRefused
-from flashinfer_nvfp4.kernels.arguments import check_cache, check_devices, check_dtype, check_output, interpreted
+from flashinfer_nvfp4.kernels.arguments import check_cache, check_devices, check_output, interpreted
 from flashinfer_nvfp4.kernels.elements import byte_offsets, e4m3_codes, load_rows
 from flashinfer_nvfp4.rowformat import LATENT, ROPE
+from flashinfer_nvfp4.tensors import check_tensor
 
 __all__ = ["context_slots", "gather"]
 
@@ -39,10 +40,10 @@ def gather(
     of -1, or otherwise outside the cache, gives zeros, and nothing is read for it. Raises `LaunchRefused`.
     """
     width = LATENT + ROPE
-    check_dtype("slots", slots, (torch.int64, torch.int32), (None,))
+    check_tensor("slots", slots, (torch.int64, torch.int32), (None,))
     check_cache(cache)
     out = slots.new_empty((slots.shape[0], width), dtype=dtype) if out is None else out
-    check_dtype("out", out, (torch.bfloat16, torch.float8_e4m3fn), (slots.shape[0], width))
+    check_tensor("out", out, (torch.bfloat16, torch.float8_e4m3fn), (slots.shape[0], width))
     check_output("out", out)
     quantized = out.dtype == torch.float8_e4m3fn
     if out.dtype != dtype or not 0 < scale < float("inf") or (scale != 1 and not quantized):
