@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import re
 from typing import Any
 
 import pytest
@@ -53,6 +56,20 @@ def test_g2_a_pattern_is_searched_for(pattern: str, right: str, wrong: str) -> N
     assert found.verdict is Verdict.EXACT
     assert accepts(grammar, f'"{right}"')
     assert not accepts(grammar, f'"{wrong}"')
+
+
+@pytest.mark.parametrize("unit", [r"\\", '"', r"\n", r"\x00", r"\x7f", r'["\\]', r"[\n-\r]", r"[a\\]", "a"])
+@pytest.mark.parametrize("count", ["*", "+", "?", "{2}", "{0,2}", "{1,}"])
+def test_a_repeat_counts_characters_however_json_spells_them(unit: str, count: str) -> None:
+    pattern = f"^{unit}{count}$"
+    found, grammar = _normalised({"type": "string", "pattern": pattern})
+
+    assert found.verdict is Verdict.EXACT
+    for size in range(4):
+        for characters in itertools.product('\\"\n\x00\x7f\fa', repeat=size):
+            text = "".join(characters)
+            expected = re.fullmatch(pattern[1:-1], text) is not None
+            assert accepts(grammar, json.dumps(text).replace("\x7f", "\\u007f")) is expected, text
 
 
 @pytest.mark.parametrize(

@@ -494,7 +494,7 @@ def _write(node: Node) -> str:
             return "|".join(_write(item) for item in items)
         case Repeat(item, low, high):
             inner = _write(item)
-            single = isinstance(item, Chars | Anything)
+            single = isinstance(item, Chars | Anything) and not inner.startswith("\\\\")  # an escape is two parts
             count = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((low, high))
             if count is None:
                 count = f"{{{low}}}" if low == high else f"{{{low},{'' if high is None else high}}}"
