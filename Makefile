@@ -20,6 +20,9 @@ BIN := $(VENV)/bin
 TRITON := 3.9.0
 # Further arguments for pytest, as in: make test ARGS="-k layout -x"
 ARGS ?=
+# Test files that run at once; 0 runs them one by one in pytest's own process, for a debugger or `-s`.
+PROCESSES ?= 2
+PYTEST_ARGS = -n $(PROCESSES) --dist loadfile $(ARGS)
 
 # What the tests start must not see another checkout, the network, or more threads than this machine has.
 unexport PYTHONPATH PYTHONHOME
@@ -49,17 +52,17 @@ demo: env ## run the whole stack on this machine with an agent session; report i
 	@mkdir -p build
 	@$(BIN)/glm53 agent-demo --deployment recipes/glm53-cpu.yaml --json build/demo.json
 
-test: triton ## run all tests on line 0.31.0 (ARGS="-k name" narrows it)
-	@echo "pytest on line $(LINE): $(BIN)/python -m pytest $(ARGS)"
-	@$(TEST_ENV) $(BIN)/python -m pytest $(ARGS)
+test: triton ## run all tests on line 0.31.0 (ARGS="-k name" narrows it, PROCESSES=0 runs one by one)
+	@echo "pytest on line $(LINE): $(BIN)/python -m pytest $(PYTEST_ARGS)"
+	@$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-lines: ## run the plugins' tests on the other vLLM lines (LINES="0.32.0 0.33.0")
 	@test -n "$(STOCK_TESTS)" || { echo "no tests/*/test_*_stock.py to run" >&2; exit 1; }
 	failed=
 	for line in $(LINES); do
 	    $(PYTHON) env/setup_env.py --line $$line --venv .venv-$$line
-	    echo "pytest on line $$line: .venv-$$line/bin/python -m pytest <the plugins' stock tests> $(ARGS)"
-	    $(TEST_ENV) .venv-$$line/bin/python -m pytest $(STOCK_TESTS) $(ARGS) || failed+=" $$line"
+	    echo "pytest on line $$line: .venv-$$line/bin/python -m pytest <the plugins' stock tests> $(PYTEST_ARGS)"
+	    $(TEST_ENV) .venv-$$line/bin/python -m pytest $(STOCK_TESTS) $(PYTEST_ARGS) || failed+=" $$line"
 	done
 	test -z "$$failed" || { echo "tests failed on:$$failed" >&2; exit 1; }
 
