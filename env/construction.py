@@ -8,6 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import mooncake_libraries
 import refusals
 import stamp
 import vllm_on_cpu
@@ -139,6 +140,8 @@ class Construction:
             if "torchvision" in self.line.pins():
                 shutil.copyfile(HERE / "cpu_torchvision.py", packages / "cpu_torchvision.py")
                 (packages / "cpu_torchvision.pth").write_text("import cpu_torchvision\n")
+            for name in mooncake_libraries.lend(packages):
+                self.steps.say(f"      {name} is not on this machine: Mooncake gets the one that NIXL's wheel carries")
 
     def _project(self) -> None:
         with self.steps.step("this project, editable, without touching a pin"):
