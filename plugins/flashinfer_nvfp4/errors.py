@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["BuildRefused", "FingerprintMismatch", "FoldRefused", "LaunchRefused", "Refused", "RowsRefused"]
+__all__ = [
+    "BuildRefused",
+    "FingerprintMismatch",
+    "FoldRefused",
+    "LaunchRefused",
+    "Refused",
+    "RowsRefused",
+    "SettingRefused",
+]
 
 
 class Refused(ValueError):
@@ -14,6 +22,10 @@ class Refused(ValueError):
 
 class RowsRefused(Refused):
     """Values that cannot be encoded, or bytes that are no rows."""
+
+
+class SettingRefused(Refused):
+    """An environment variable with a value that it cannot have."""
 
 
 class LaunchRefused(Refused):

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 
 __all__ = [
     "INDEXER_ROW_BYTES",
+    "PREFILL_WORKSPACE_BYTES",
     "ROW_BYTES",
     "STAGE_KEYS",
     "launch_cost",
@@ -53,6 +54,9 @@ ROW_BYTES: dict[str, int] = {
 }
 """Bytes of a token in one layer's MLA cache by ``--kv-cache-dtype``: 576 elements of a plain type; 512 FP8 codes, four
 float32 scales and 64 bfloat16 values; `flashinfer_nvfp4.rowformat`."""
+PREFILL_WORKSPACE_BYTES = 144 << 20
+"""What prefill may use beside the cache: a twentieth of 5 x 1,048,576 rows of 576 bytes, the workspace that the fork of
+vLLM in which these rows came up keeps at GLM-5.3's longest context."""
 INDEXER_ROW_BYTES = 132
 """Bytes of a token in one indexer cache: 128 FP8 codes and a float32 scale."""
 

@@ -62,6 +62,20 @@ class Kernels:
         """The results of `flashinfer_nvfp4.kernels.decode.decode`."""
         return self._call("decode", "decode", (query, cache, indices, scale), kwargs)[0]
 
+    def stage(self, cache: Any, block_table: Any, windows: Any, longest: int, out: Any, **kwargs: Any) -> Any:
+        """The buffer after `flashinfer_nvfp4.kernels.stage.stage`."""
+        return self._call("stage", "stage", (cache, block_table, windows, longest, out), kwargs)[1][4]
+
+    def staged_indices(self, *args: Any) -> tuple[Any, Any]:
+        """The lists and counts after `flashinfer_nvfp4.kernels.stage.staged_indices`."""
+        after = self._call("stage", "staged_indices", args, {})[1]
+        return after[3], after[4]
+
+    def merge_into(self, *args: Any) -> tuple[Any, Any]:
+        """The output and log-sum-exp after `flashinfer_nvfp4.kernels.merge.merge_into`."""
+        after = self._call("merge", "merge_into", args, {})[1]
+        return after[0], after[1]
+
     def _call(self, module: str, name: str, args: Any, kwargs: Any) -> Any:
         # As bytes: multiprocessing would move tensors to memory that both processes share.
         answer = _read(self.run(_call, _bytes((module, name, args, kwargs, self.device))))

@@ -17,6 +17,7 @@ from decode_checks import SCALE, DecodeChecks
 from encode_checks import EncodeChecks
 from gather_checks import ContextChecks, GatherChecks
 from kernel_calls import Kernels
+from stage_checks import MergeChecks, StageChecks
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device: run this file on a GPU machine", allow_module_level=True)
@@ -46,6 +47,12 @@ class TestContext(ContextChecks): ...
 
 
 class TestDecode(DecodeChecks): ...
+
+
+class TestStage(StageChecks): ...
+
+
+class TestMerge(MergeChecks): ...
 
 
 def _parts(tokens: int) -> tuple[Any, Any]:

@@ -13,6 +13,7 @@ from decode_checks import DecodeChecks
 from encode_checks import EncodeChecks
 from gather_checks import ContextChecks, GatherChecks
 from kernel_calls import Kernels, interpreter, missing
+from stage_checks import MergeChecks, StageChecks
 
 if why := missing():
     pytest.skip(why, allow_module_level=True)
@@ -34,3 +35,9 @@ class TestContext(ContextChecks): ...
 
 
 class TestDecode(DecodeChecks): ...
+
+
+class TestStage(StageChecks): ...
+
+
+class TestMerge(MergeChecks): ...

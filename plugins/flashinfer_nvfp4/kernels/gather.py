@@ -124,12 +124,18 @@ def gather_kernel(
     slot = tl.load(slots + row * slot_stride, mask=inside, other=-1)
     valid = (slot >= 0) & (slot < capacity)
     rows = cache + byte_offsets(tl.where(valid, slot, 0), block_stride, BLOCK_SIZE)
-    even, odd, rope = load_rows(rows, valid, ROWS)
+    store_values(out + row * 576, inside, *load_rows(rows, valid, ROWS), multiplier, ROWS)
+
+
+@triton.jit
+def store_values(targets, inside, even, odd, rope, multiplier, ROWS: tl.constexpr):
+    """Write rows as `load_rows` gives them to the pointers ``targets`` [ROWS]: bfloat16, or e4m3 times multiplier."""
     latent = tl.interleave(even, odd).to(tl.float32) * 128.0
     rope = rope.to(tl.float32) * 256.0
-    if out.dtype.element_ty == tl.uint8:
+    if targets.dtype.element_ty == tl.uint8:
         latent = e4m3_codes(latent * multiplier)
         rope = e4m3_codes(rope * multiplier)
-    target = out + row[:, None] * 576
-    tl.store(target + tl.arange(0, 512)[None, :], latent.to(out.dtype.element_ty), mask=inside[:, None])
-    tl.store(target + 512 + tl.arange(0, 64)[None, :], rope.to(out.dtype.element_ty), mask=inside[:, None])
+    columns = targets[:, None] + tl.arange(0, 512)[None, :]
+    tl.store(columns, latent.to(targets.dtype.element_ty), mask=inside[:, None])
+    columns = targets[:, None] + 512 + tl.arange(0, 64)[None, :]
+    tl.store(columns, rope.to(targets.dtype.element_ty), mask=inside[:, None])
