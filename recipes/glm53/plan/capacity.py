@@ -54,6 +54,7 @@ class Capacity:
     pool: int
     workspace: int
     row: BlockRow
+    block_size: int
     block_bytes: int
     blocks: int
     tokens: int
@@ -61,7 +62,12 @@ class Capacity:
 
     @property
     def bytes_per_token(self) -> float:
-        return self.block_bytes / BLOCK_SIZE
+        return self.block_bytes / self.block_size
+
+    @property
+    def padding(self) -> float:
+        """Bytes that carry no KV, as a fraction of those that do."""
+        return self.block_bytes / (self.row.payload * self.block_size // BLOCK_SIZE) - 1
 
 
 def workspace_bytes(name: str, max_model_len: int) -> int:
@@ -88,18 +94,28 @@ def plan_capacity(
     workspace: int,
     dtype: str,
     layout: str = "BLHNC",
+    block_size: int = BLOCK_SIZE,
     release: str = RELEASES[-1],
 ) -> Capacity:
     """Divide a pool of bytes into blocks.
 
-    pool: bytes for KV and workspace together. release: vLLM release.
+    pool: bytes for KV and workspace together. block_size: vLLM's ``--block-size``, in tokens. release: vLLM release.
     An MLA cache is whole on every tensor-parallel rank, so a group holds what one of its GPUs holds.
     Raises `PlanError` for what cannot be.
     """
     if layout not in ("BLHNC", "LBNHC"):
         raise PlanError(f"layout={layout!r} is not known; allowed are BLHNC and LBNHC. Choose one of them.")
+    if block_size < 1 or block_size % BLOCK_SIZE or (layout == "BLHNC" and block_size != BLOCK_SIZE):
+        allowed = f"{BLOCK_SIZE} with BLHNC, where blocks of other caches lie between, and multiples of it with LBNHC"
+        raise PlanError(
+            f"block_size={block_size}: the sparse indexer's kernels read pages of {BLOCK_SIZE} tokens. Allowed are "
+            f"{allowed}. Plan and serve with one of these."
+        )
     row = plan_transfer(caches, tokens=1, run_length=None, release=release, dtype=dtype).row
-    block_bytes = row.nbytes if layout == "BLHNC" else row.payload
+    payload = row.payload * (block_size // BLOCK_SIZE)
+    # vLLM 0.31 sizes the default layout's blocks as if they were rows, though nothing lies in the padding then.
+    padded = layout == "BLHNC" or release == "0.31"
+    block_bytes = -(-payload // row.alignment) * row.alignment if padded else payload
     blocks = (pool - workspace) // block_bytes
     if blocks < 2:
         raise PlanError(
@@ -112,8 +128,9 @@ def plan_capacity(
         pool=pool,
         workspace=workspace,
         row=row,
+        block_size=block_size,
         block_bytes=block_bytes,
         blocks=blocks,
-        tokens=blocks * BLOCK_SIZE,
+        tokens=blocks * block_size,
         indexer_share=caches.indexers * caches.index_row_bytes * BLOCK_SIZE / row.payload,
     )

@@ -13,7 +13,7 @@ from rich.table import Table
 from glm53.plan.capacity import GIB, WORKSPACES, Capacity, Memory, plan_capacity, workspace_bytes
 from glm53.plan.config import read_config
 from glm53.plan.options import Dtype, Model, cache_dtype, errors_in_one_line, release_line
-from vllm_blhnc.plan import RELEASES, Caches, PlanError
+from vllm_blhnc.plan import BLOCK_SIZE, RELEASES, Caches, PlanError
 
 __all__ = ["kv"]
 
@@ -40,7 +40,10 @@ def kv(
     max_model_len: Annotated[
         int, typer.Option(min=1, max=1 << 30, help="vLLM's --max-model-len; sizes the workspace.")
     ] = 1 << 20,
-    layout: Annotated[str, typer.Option(help="BLHNC pads block rows, LBNHC does not.")] = "BLHNC",
+    layout: Annotated[str, typer.Option(help="BLHNC pads block rows; LBNHC does not, from vLLM 0.32 on.")] = "BLHNC",
+    block_size: Annotated[
+        int, typer.Option(min=1, max=1 << 20, help="vLLM's --block-size: 64, with LBNHC also multiples of it.")
+    ] = BLOCK_SIZE,
     vllm: Annotated[
         str, typer.Option(help="vLLM release: " + ", ".join(RELEASES) + ", or a full version of these.")
     ] = RELEASES[-1],
@@ -51,6 +54,11 @@ def kv(
     as_json: Annotated[bool, typer.Option("--json", help="Print data as JSON on standard output.")] = False,
 ) -> None:
     """Plan how many tokens of KV one GPU holds, and what each cache dtype would hold.
+
+    The memory for KV is what vLLM may use of the GPU (--hbm-gib x --utilization) without
+    weights and runtime, or --pool-gib, vLLM's own "Available KV cache memory". It is
+    divided into blocks as vLLM's planner does, so tokens are what vLLM logs as
+    "GPU KV cache size".
 
     An MLA cache is whole on every tensor-parallel rank: a group of GPUs holds what one
     of them holds, so --tp only spreads the weights.
@@ -64,7 +72,8 @@ def kv(
         caches = Caches.of(read_config(model), mtp)
         pool, terms = _pool(hbm_gib, weights_gib, tp, utilization, runtime_gib, pool_gib)
         aside = _workspace(workspace, max_model_len)
-        options: dict[str, Any] = {"pool": pool, "layout": layout, "release": release_line(vllm)}
+        options: dict[str, Any] = {"pool": pool, "layout": layout, "block_size": block_size}
+        options["release"] = release_line(vllm)
         plan = plan_capacity(caches, dtype=cache_dtype(dtype), workspace=aside, **options)
         compared = [name for name in _COMPARED if name in caches.dtypes]
         others = {name: plan_capacity(caches, dtype=name, workspace=0, **options) for name in compared}
@@ -83,8 +92,9 @@ def _figures(plan: Capacity) -> dict[str, Any]:
         "tokens": plan.tokens,
         "blocks": plan.blocks,
         "bytes_per_token": plan.bytes_per_token,
+        "block_size": plan.block_size,
         "block_bytes": plan.block_bytes,
-        "block_padding": plan.block_bytes - plan.row.payload,
+        "block_padding": plan.block_bytes - plan.row.payload * (plan.block_size // BLOCK_SIZE),
         "indexer_share": plan.indexer_share,
         "pool_bytes": plan.pool,
         "workspace_bytes": plan.workspace,
@@ -152,7 +162,7 @@ def _show(plan: Capacity, others: dict[str, Capacity]) -> None:
             name,
             f"{one.bytes_per_token:,.0f}",
             f"{one.indexer_share:.1%}",
-            f"{one.block_bytes / one.row.payload - 1:.2%}",
+            f"{one.padding:.2%}",
             f"{one.tokens:,}",
             f"{one.tokens / base:.3f}",
         )
