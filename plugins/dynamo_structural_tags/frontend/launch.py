@@ -1,0 +1,80 @@
+"""Starts Dynamo's frontend with this plugin's chat engine in the place of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from dynamo_structural_tags.settings import PREFIX, Mode, Settings
+from dynamo_structural_tags.stock import DYNAMO
+
+__all__ = ["chat_engine", "main", "settings"]
+
+_log = logging.getLogger("dynamo_structural_tags")
+
+#: Milliseconds that Dynamo waits for a stream's first chunk, so that a refusal is an HTTP status and not an event.
+_PEEK = ("DYN_HTTP_PRE_COMMIT_ERROR_PEEK_MS", "1000")
+#: Dynamo reads the content of responses in one piece once more; this version leaves more of it alone.
+_VERSION = ("DYN_PARSER_VERSION", "1")
+
+
+def settings() -> Settings:
+    """The settings of this process; the mode is `Mode.ENFORCE` if the environment says nothing."""
+    if os.environ.get(PREFIX):
+        return Settings.read()
+    return Settings.read({**os.environ, PREFIX: Mode.ENFORCE.value})
+
+
+def main() -> None:
+    """Run the frontend until it is told to end.
+
+    In the modes off and report it is Dynamo's own, chat engine included. Raises `UnsupportedVersion` where ai-dynamo
+    is not one of the tested releases.
+    """
+    mode = settings().mode
+    if mode is Mode.ENFORCE:
+        DYNAMO.require()
+        os.environ.setdefault(*_PEEK)
+        os.environ.update([_VERSION])
+        from dynamo_structural_tags.patches import REGISTER
+
+        REGISTER.apply(["frontend-chat-engine"])
+    from dynamo.frontend.main import main as run
+
+    if mode is not Mode.ENFORCE:
+        _log.warning("%s=%s: chat completions are served by Dynamo's own engine; enforce is for ours", PREFIX, mode)
+    run()
+
+
+async def chat_engine(instance: Any, card: Any, routed: Any) -> Any:
+    """Make the engine of a model; Dynamo calls this for every chat model that appears.
+
+    card: its ``ModelDeploymentCard``. routed: the ``RoutedEngine`` over its workers.
+    Raises ValueError for a model whose output this plugin cannot read; Dynamo then logs it and does not serve it.
+    """
+    from dynamo.llm import PythonAsyncEngine
+
+    from dynamo_structural_tags.frontend.engine import ChatEngine
+    from dynamo_structural_tags.frontend.guidance import Guidance
+    from dynamo_structural_tags.frontend.model import ServedModel
+    from dynamo_structural_tags.frontend.stock import engine_owns_reasoning, sends_tags
+    from dynamo_structural_tags.tags import Maker
+
+    described = json.loads(card.to_json_str())
+    model = await asyncio.to_thread(ServedModel.load, described, Path(card.local_dir()))
+    maker = Maker(settings()) if sends_tags(model.runtime) else None
+    guidance = Guidance(maker, owns_reasoning=engine_owns_reasoning(model.runtime))
+    _log.info("model %s: chat completions are parsed by dynamo_structural_tags", model.name)
+    if parser := model.runtime.get("tool_call_parser"):
+        _log.warning(
+            "model %s: its worker announces tool_call_parser=%s, with which Dynamo reads the content of responses that "
+            "are not streamed once more, and may take text in it for calls. Start workers behind this frontend "
+            "without --dyn-tool-call-parser and --dyn-reasoning-parser.",
+            model.name,
+            parser,
+        )
+    return PythonAsyncEngine(ChatEngine(model, routed, guidance).generate, asyncio.get_running_loop())
