@@ -48,32 +48,32 @@ class Kernels:
 
     def encode(self, latent: Any, rope: Any, cache: Any, slots: Any, policy: str = "rtn") -> Any:
         """The cache after `flashinfer_nvfp4.kernels.encode.encode`."""
-        return self._call("encode", "encode", (latent, rope, cache, slots), {"policy": policy})[1][2]
+        return self._call("kernels.encode", "encode", (latent, rope, cache, slots), {"policy": policy})[1][2]
 
     def gather(self, cache: Any, slots: Any, *args: Any, **kwargs: Any) -> Any:
         """The result of `flashinfer_nvfp4.kernels.gather.gather`."""
-        return self._call("gather", "gather", (cache, slots, *args), kwargs)[0]
+        return self._call("kernels.gather", "gather", (cache, slots, *args), kwargs)[0]
 
     def context_slots(self, *args: Any) -> Any:
-        """The result of `flashinfer_nvfp4.kernels.gather.context_slots`."""
-        return self._call("gather", "context_slots", args, {})[0]
+        """The result of `flashinfer_nvfp4.context_gather.context_slots`."""
+        return self._call("context_gather", "context_slots", args, {})[0]
 
     def decode(self, query: Any, cache: Any, indices: Any, scale: float, **kwargs: Any) -> tuple[Any, Any]:
         """The results of `flashinfer_nvfp4.kernels.decode.decode`."""
-        return self._call("decode", "decode", (query, cache, indices, scale), kwargs)[0]
+        return self._call("kernels.decode", "decode", (query, cache, indices, scale), kwargs)[0]
 
     def stage(self, cache: Any, block_table: Any, windows: Any, longest: int, out: Any, **kwargs: Any) -> Any:
         """The buffer after `flashinfer_nvfp4.kernels.stage.stage`."""
-        return self._call("stage", "stage", (cache, block_table, windows, longest, out), kwargs)[1][4]
+        return self._call("kernels.stage", "stage", (cache, block_table, windows, longest, out), kwargs)[1][4]
 
     def staged_indices(self, *args: Any) -> tuple[Any, Any]:
         """The lists and counts after `flashinfer_nvfp4.kernels.stage.staged_indices`."""
-        after = self._call("stage", "staged_indices", args, {})[1]
+        after = self._call("kernels.stage", "staged_indices", args, {})[1]
         return after[3], after[4]
 
     def merge_into(self, *args: Any) -> tuple[Any, Any]:
         """The output and log-sum-exp after `flashinfer_nvfp4.kernels.merge.merge_into`."""
-        after = self._call("merge", "merge_into", args, {})[1]
+        after = self._call("kernels.merge", "merge_into", args, {})[1]
         return after[0], after[1]
 
     def _call(self, module: str, name: str, args: Any, kwargs: Any) -> Any:
@@ -87,7 +87,7 @@ class Kernels:
 def _call(request: bytes) -> bytes:
     """Call a function; what it returns and its arguments afterwards, or why it refused."""
     module, name, args, kwargs, device = _read(request)
-    function = getattr(importlib.import_module(f"flashinfer_nvfp4.kernels.{module}"), name)
+    function = getattr(importlib.import_module(f"flashinfer_nvfp4.{module}"), name)
     there = [_moved(arg, device) for arg in args]
     try:
         result = function(*there, **{key: _moved(value, device) for key, value in kwargs.items()})

@@ -19,7 +19,7 @@ from flashinfer_nvfp4.kernels.elements import byte_offsets, e4m3_codes, load_row
 from flashinfer_nvfp4.rowformat import LATENT, ROPE
 from flashinfer_nvfp4.tensors import check_tensor
 
-__all__ = ["context_slots", "gather"]
+__all__ = ["gather"]
 
 ROWS = 16
 LAUNCH = {"num_warps": 4, "enable_fp_fusion": False}
@@ -72,38 +72,6 @@ def gather(
             **LAUNCH,
         )
     return out
-
-
-def context_slots(
-    block_table: torch.Tensor, starts: torch.Tensor, rows: int, block_size: int, first: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Slots, int64 [rows], of the tokens of several requests one after another, for `gather`; no host waits for them.
-
-    ``block_table`` [requests, blocks] int32 or int64: the blocks of each request; ``starts`` [requests + 1]: where
-    each request's tokens begin in the result, so token i of request r is row ``starts[r] + i``; ``first`` [requests]:
-    the position in the request of its first token, 0 if left out. Rows beyond ``starts[-1]``, positions beyond the
-    table and negative blocks give -1. Raises `LaunchRefused` for shapes that do not fit each other.
-    """
-    requests, blocks = block_table.shape if block_table.ndim == 2 else (-1, -1)
-    if starts.shape != (requests + 1,) or (first is not None and first.shape != (requests,)) or block_size < 1:
-        raise LaunchRefused(
-            f"block_table {list(block_table.shape)}, starts {list(starts.shape)}, block_size={block_size}",
-            "they do not describe the same requests",
-            "block_table [requests, blocks], starts [requests + 1], first [requests], a positive block_size",
-            "Pass the tables of one batch",
-        )
-    row = torch.arange(rows, device=block_table.device)
-    if not requests or not blocks:
-        return torch.full_like(row, -1)
-    starts = starts.long()
-    request = torch.searchsorted(starts[1:].contiguous(), row, right=True)
-    inside = (request < requests) & (row >= starts[0])
-    request = request.clamp(max=requests - 1)
-    position = row - starts[request] + (0 if first is None else first.long()[request])
-    column = position.clamp(min=0) // block_size
-    block = block_table[request, column.clamp(max=blocks - 1)].long()
-    inside &= (position >= 0) & (column < blocks) & (block >= 0)
-    return torch.where(inside, block * block_size + position % block_size, -1)
 
 
 @triton.jit(do_not_specialize=["count", "capacity"])
