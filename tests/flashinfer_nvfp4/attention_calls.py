@@ -1,0 +1,164 @@
+"""The backend's attention called in a process of its own, with this package's and stock's Triton kernels interpreted.
+
+`start` prepares the process: stock compiles its kernels only where it sees a GPU's Triton, so there it is told that it
+runs one. Everything else is stock's: its sparse base class, its index conversion, its merge of parallel decode.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+from contextlib import AbstractContextManager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+__all__ = ["attend", "fused_write", "loaded", "merge", "saved", "start"]
+
+HEAD_DIMS = {"qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "qk_head_dim": 256, "v_head_dim": 256}
+SCALE = 256**-0.5
+
+
+def saved(value: Any) -> bytes:
+    """As bytes: multiprocessing would move tensors to memory that both processes share."""
+    file = io.BytesIO()
+    torch.save(value, file)
+    return file.getvalue()
+
+
+def loaded(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), weights_only=False)
+
+
+class _NoStream(AbstractContextManager["_NoStream"]):
+    """Stands for CUDA's streams and events, which order what runs in order here."""
+
+    def record(self, stream: Any = None) -> None: ...
+
+    wait_event = wait_stream = record
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+def start(policy: str) -> str:
+    """Import vLLM with its Triton kernels; its version."""
+    os.environ |= {"CUDA_VISIBLE_DEVICES": "", "VLLM_LOGGING_LEVEL": "ERROR", "FLASHINFER_NVFP4_POLICY": policy}
+    platforms = importlib.import_module("vllm.platforms")
+    platforms.vllm_version_matches_substr = lambda text: False
+    assert importlib.import_module("vllm.triton_utils").HAS_TRITON
+    capability = importlib.import_module("vllm.platforms.interface").DeviceCapability(9, 0)
+    type(platforms.current_platform).get_device_capability = classmethod(lambda cls, device_id=0: capability)
+    sparse = importlib.import_module("vllm.model_executor.layers.attention.sparse_mla_attention")
+    sparse.get_tensor_model_parallel_world_size = lambda: 1
+    groups = importlib.import_module("vllm.v1.attention.backends.mla.index_group")
+    groups.current_stream = _NoStream
+    groups._create_side_stream = lambda device: _NoStream()
+    groups._create_event = _NoStream
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(enforce_eager=False),
+        scheduler_config=SimpleNamespace(max_num_batched_tokens=64),
+        attention_config=SimpleNamespace(hisparse_config=None),
+        cache_config=SimpleNamespace(block_size=64),
+    )
+    for module in (sparse, importlib.import_module("flashinfer_nvfp4.attention")):
+        module.get_current_vllm_config = lambda: config
+    return str(importlib.import_module("vllm").__version__)
+
+
+def _impl(heads: int, topk: Any, shard: tuple[int, int] = (1, 0)) -> Any:
+    """A layer's implementation, made as vLLM makes it: through the class that the backend's name stands for."""
+    state = importlib.import_module("vllm.distributed.parallel_state")
+    group = SimpleNamespace(world_size=shard[0], rank_in_group=shard[1])
+    state.get_dcp_group = lambda: group
+    state.get_dcp_world_size_and_rank = lambda enabled=True: shard
+    backend = importlib.import_module("flashinfer_nvfp4.backend").FLASHMLA_SPARSE
+    impl = backend.get_impl_cls()(
+        num_heads=heads,
+        head_size=576,
+        scale=SCALE,
+        num_kv_heads=1,
+        alibi_slopes=None,
+        sliding_window=None,
+        kv_cache_dtype="nvfp4_ds_mla",
+        logits_soft_cap=None,
+        attn_type="decoder",
+        kv_sharing_target_layer_name=None,
+        topk_indices_buffer=topk,
+        q_lora_rank=2048,
+        kv_lora_rank=512,
+        kv_b_proj=None,
+        **HEAD_DIMS,
+    )
+    impl.process_weights_after_loading(torch.bfloat16)
+    return impl
+
+
+def attend(request: bytes) -> bytes:
+    """Write a case's rows, then attend: the cache, output, log-sum-exp, its base and the kernel."""
+    case = loaded(request)
+    impl = _impl(case["heads"], case["topk"], case.get("shard", (1, 0)))
+    scale = torch.ones(1)
+    impl.do_kv_cache_update(
+        case["latent"], case["rope"].unsqueeze(1), case["cache"], case["slots"], "nvfp4_ds_mla", scale
+    )
+    metadata = SimpleNamespace(
+        block_size=case["cache"].shape[1],
+        block_table=case["block_table"],
+        req_id_per_token=case["requests"],
+        num_decode_tokens=case["decode_tokens"],
+        num_actual_tokens=len(case["requests"]),
+        cp_kv_cache_interleave_size=case.get("interleave", 1),
+    )
+    query = case["query"]
+    if case.get("parted"):
+        query = query.split((512, 64), -1)
+    out, lse = impl.forward_mqa(query, case["cache"], metadata, SimpleNamespace(_q_scale_float=1.0))
+    return saved((case["cache"], out, lse, impl.lse_base_on_e, impl.choice.kernel))
+
+
+def merge(request: bytes) -> bytes:
+    """Outputs and log-sum-exps of all ranks, [ranks, tokens, heads, 512] and [ranks, tokens, heads], merged by stock:
+    by its kernel for all-gather and reduce-scatter, and by its reference for all-to-all."""
+    outs, sums, natural = loaded(request)
+    dcp = importlib.import_module("vllm.v1.attention.ops.dcp")
+    # Of a compiled kernel; stock counts them for its launcher.
+    dcp._CORRECT_ATTN_CP_OUT_KERNEL.kernel.constexprs = []
+    parts = [
+        dcp.correct_attn_out(out.clone(), sums, rank, dcp.CPTritonContext(), is_lse_base_on_e=natural)[0]
+        for rank, out in enumerate(outs)
+    ]
+    return saved((torch.stack(parts).sum(0), dcp._lse_weighted_combine(outs, sums, is_lse_base_on_e=natural)))
+
+
+def fused_write(request: bytes) -> bytes:
+    """Stock's fused norm and RoPE as GLM's attention calls it: the cache, and what attention got."""
+    case = loaded(request)
+    _impl(8, torch.full((1, 128), -1, dtype=torch.int32))
+    attention = importlib.import_module("vllm.models.deepseek_v32.attention")
+    tokens = len(case["kv_c"])
+    outputs = {"kv_c_out": torch.empty_like(case["kv_c"]), "k_pe_out": torch.empty_like(case["k_pe"])}
+    normed = attention.fused_norm_rope(
+        torch.arange(tokens),
+        case["q_c"],
+        torch.ones(case["q_c"].shape[1], dtype=torch.bfloat16),
+        1e-6,
+        case["kv_c"],
+        case["norm"],
+        1e-6,
+        case["k_pe"],
+        case["cos_sin"],
+        None,
+        None,
+        None,
+        1e-6,
+        None,
+        torch.full((tokens, 128), -1, dtype=torch.int32),
+        slot_mapping=case["slots"],
+        mla_kv_cache=case["cache"],
+        mla_kv_cache_dtype=case["dtype"],
+        has_indexer=False,
+        **outputs,
+    )
+    return saved((case["cache"], normed, outputs["kv_c_out"], outputs["k_pe_out"]))
