@@ -1,0 +1,75 @@
+"""How a process reaches the store: the address, a rehearsal that cannot freeze it, and the client."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+
+from mooncake_tier.client import TierClient
+from mooncake_tier.errors import SettingRefused, TierUnavailable
+from mooncake_tier.options import Options
+from mooncake_tier.stock import MooncakeStore
+
+__all__ = ["PROTOCOLS", "StoreAddress", "connect", "rehearse"]
+
+PROTOCOLS = ("tcp", "rdma")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreAddress:
+    """Where the store is. host: this machine's address for its peers, never that of all interfaces.
+
+    master: ``host:port``, or ``etcd://host:port[;host:port]`` with high availability. device: RDMA device, or empty.
+    """
+
+    master: str
+    host: str = "127.0.0.1"
+    protocol: str = "tcp"
+    device: str = ""
+
+    def __post_init__(self) -> None:
+        if self.protocol not in PROTOCOLS:
+            raise SettingRefused(
+                f"protocol={self.protocol!r}", "Mooncake is used with these", " or ".join(PROTOCOLS), "Choose one"
+            )
+        if self.host in ("", "0.0.0.0", "::", "*"):
+            raise SettingRefused(
+                f"host={self.host!r}",
+                "it stands for every interface, and peers could not reach it",
+                "the address of one interface, or 127.0.0.1",
+                "Name it",
+            )
+        where = self.master.partition("://")[2] or self.master
+        if not all(one.rpartition(":")[0] and one.rpartition(":")[2].isdigit() for one in where.split(";")):
+            raise SettingRefused(
+                f"master={self.master!r}", "the port is missing", "host:port or etcd://host:port", "Give it whole"
+            )
+
+
+def connect(
+    address: StoreAddress, namespace: str, options: Options | None = None, within_s: float = 10.0
+) -> TierClient:
+    """A client of the store. Raises `TierUnavailable` within about `within_s` seconds if it cannot be had.
+
+    Mooncake's set-up stops every Python thread of the process, for 90 s if the master does not answer. So another
+    process rehearses it first.
+    """
+    rehearse(address, within_s)
+    return TierClient(MooncakeStore(address.host, address.master, address.protocol, address.device), namespace, options)
+
+
+def rehearse(address: StoreAddress, within_s: float = 10.0) -> None:
+    """Set up a client in a process of its own and ask the master for a key; raises `TierUnavailable`."""
+    command = [sys.executable, "-m", "mooncake_tier.rehearsal", json.dumps(asdict(address))]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=within_s)
+    except subprocess.TimeoutExpired:
+        raise TierUnavailable(
+            f"master={address.master} did not answer within {within_s} s: no block can be stored or found. "
+            "Start it (mooncake-tier serve), or correct the address; `mooncake-tier doctor` tells more."
+        ) from None
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise TierUnavailable(said)

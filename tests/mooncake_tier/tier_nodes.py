@@ -1,0 +1,95 @@
+"""Real masters, pools and clients on loopback, for tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mooncake_tier.client import TierClient
+from mooncake_tier.node import Node
+from mooncake_tier.options import Options
+from mooncake_tier.settings import NodeSettings
+from mooncake_tier.stock import MooncakeStore
+
+POOL = 64 << 20
+LEASE_S = 1.0
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ports of 127.0.0.1 that nobody uses now."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return ports
+
+
+def node_settings(**changed: Any) -> NodeSettings:
+    rpc, metrics, pool = free_ports(3)
+    given: dict[str, Any] = {"rpc_port": rpc, "metrics_port": metrics, "pool_port": pool, "pool_bytes": POOL}
+    return NodeSettings(**given | {"lease_s": LEASE_S, "owner_ttl_s": 2, "threads": 2} | changed)
+
+
+@contextmanager
+def running_node(logs: Path, **changed: Any) -> Iterator[Node]:
+    node = Node(node_settings(**changed), logs)
+    node.start()
+    try:
+        yield node
+    finally:
+        node.stop()
+
+
+@contextmanager
+def client_of(node: Node, namespace: str, **options: Any) -> Iterator[TierClient]:
+    """A client whose deadlines are long and whose memories short, unless given."""
+    store = node.settings.store
+    given: dict[str, Any] = {"lookup_s": 20.0, "load_s": 20.0, "store_s": 20.0, "lease_s": LEASE_S, "cooldown_s": 0.2}
+    client = TierClient(
+        MooncakeStore(store.host, store.master, store.protocol, store.device, 1 << 20),
+        namespace,
+        Options(**given | {"longest_cooldown_s": 1.0, "batch_pieces": 100} | options),
+    )
+    try:
+        yield client
+    finally:
+        assert client.close(30.0)
+
+
+def kill(node: Node, name: str) -> None:
+    """End a process of the node as a crash would."""
+    process = node.processes.pop(name)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def revive(node: Node) -> None:
+    """Start the processes that are missing."""
+    missing = Node(node.settings, node.logs)
+    missing.preload = node.preload
+    package = __import__("mooncake_tier.node", fromlist=["mooncake_folder"]).mooncake_folder()
+    if "master" not in node.processes:
+        missing._begin("master", node.settings.master_command(package))
+        eventually(missing.master.ready)
+    if "pool" not in node.processes:
+        missing._begin("pool", node.settings.pool_command(package))
+    node.processes |= missing.processes
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> None:
+    """Wait until something is true; fails the test if it never is."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "never became true"
+        time.sleep(0.05)
+
+
+def own_threads() -> set[str]:
+    return {one.name for one in threading.enumerate() if one.name.startswith("mooncake-tier")}
