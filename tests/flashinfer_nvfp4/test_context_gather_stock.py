@@ -69,8 +69,11 @@ class _Platform:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a platform vLLM pins memory, which torch refuses without a GPU."""
     for module in (torch_utils, mla_attention):
-        monkeypatch.setattr(module, "PIN_MEMORY", False)
+        if "PIN_MEMORY" in vars(module):
+            monkeypatch.setattr(module, "PIN_MEMORY", False)
+    monkeypatch.setattr(torch_utils, "is_pin_memory_available", lambda: False)
 
 
 @pytest.fixture
