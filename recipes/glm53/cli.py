@@ -16,11 +16,12 @@ from rich.table import Table
 
 from glm53 import __version__
 from glm53.checks import check_model_folder
-from glm53.deployment import CPU_CACHE_DTYPES, Deployment, DeploymentError, load, parse
+from glm53.deployment import CPU_CACHE_DTYPES, Deployment, DeploymentError, Finding, load, parse
 from glm53.local.stack import Stack, StackError, clean, report
 from glm53.model import ModelError, make
 from glm53.model.cli import app as model_app
 from glm53.plan.cli import app as plan_app
+from glm53.recipe import lint, render
 
 __all__ = ["app"]
 
@@ -33,6 +34,8 @@ app = typer.Typer(
 )
 app.add_typer(model_app, name="model")
 app.add_typer(plan_app, name="plan")
+app.command()(lint)
+app.command()(render)
 
 _out = Console()
 _err = Console(stderr=True)
@@ -195,10 +198,16 @@ def _read(path: Path, options: dict[str, dict[str, Any]]) -> Deployment:
 
 def _with_model(deployment: Deployment) -> Deployment:
     """The deployment with a model folder that is complete, made first if the deployment says how."""
+    if "local" not in deployment.targets:
+        named = ", ".join(deployment.targets)
+        raise DeploymentError(
+            deployment.name,
+            [Finding("not-local", "targets", f"it is for {named}, not for this machine.", "Use `glm53 render`.")],
+        )
     model = deployment.model
-    if model.make is not None and make(model.path, **model.make.model_dump()).written:
-        say(f"made the model in {model.path}")
-    check_model_folder(model.path)
+    if model.make is not None and make(model.folder, **model.make.model_dump()).written:
+        say(f"made the model in {model.folder}")
+    check_model_folder(model.folder)
     return deployment
 
 

@@ -23,7 +23,7 @@ def cache_figures(deployment: Deployment, transfers: Sequence[dict[str, Any]]) -
     """
     engine = deployment.engine
     dtype = _PLANNED_AS[engine.dtype] if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
-    caches = Caches.of(read_config(deployment.model.path), mtp=0)
+    caches = Caches.of(read_config(deployment.model.folder), mtp=0)
     planned = {
         name: plan_transfer(caches, tokens=BLOCK_SIZE, run_length=None, dtype=name, backend="CPU_MLA_SPARSE").row.nbytes
         / BLOCK_SIZE

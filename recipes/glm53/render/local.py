@@ -5,19 +5,22 @@ Pure and sorted: equal input gives equal output. All addresses are loopback.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from glm53.deployment import Deployment
+from glm53.commands.engine import Place, engine_arguments, engine_environment, serving_environment
+from glm53.commands.frontend import frontend_arguments
+from glm53.deployment import Deployment, RoleName
+from glm53.output.shell import script
 
-__all__ = ["LOOPBACK", "Ports", "Process", "Role", "port_count", "render"]
+__all__ = ["LOOPBACK", "Ports", "Process", "Role", "files", "port_count", "render"]
 
 LOOPBACK = "127.0.0.1"
 NAMESPACE = "dynamo"
 Role = str  # "broker", "frontend", "prefill", "decode" or "aggregated"
+
+_FIRST_INTERNAL_PORT = 20_500
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,20 @@ class Ports:
 
 def port_count(deployment: Deployment) -> int:
     """Internal ports `render` needs: two for the event broker, two per worker."""
-    return 2 + 2 * len(list(_roles(deployment)))
+    return 2 + 2 * len(list(_groups(deployment)))
+
+
+def files(deployment: Deployment, run_dir: Path, python: str = "python3") -> dict[str, str]:
+    """The processes as scripts, to read or to start by hand in the order of their numbers.
+
+    run_dir: absolute folder for what they write. Ports are those of the deployment; `glm53 up` takes free ones.
+    """
+    internal = range(_FIRST_INTERNAL_PORT, _FIRST_INTERNAL_PORT + port_count(deployment))
+    processes = render(deployment, Ports(deployment.ports.http, tuple(internal)), run_dir, python)
+    return {
+        f"{number:02}-{process.name}.sh": script(f"{deployment.name}: {process.name}", process.argv, process.env)
+        for number, process in enumerate(processes)
+    }
 
 
 def render(deployment: Deployment, ports: Ports, run_dir: Path, python: str) -> list[Process]:
@@ -71,17 +87,12 @@ def render(deployment: Deployment, ports: Ports, run_dir: Path, python: str) -> 
         Process(
             name="frontend",
             role="frontend",
-            argv=(
-                *(python, "-m", "dynamo.frontend"),
-                *("--http-host", LOOPBACK, "--http-port", str(ports.http)),
-                *("--router-mode", deployment.router),
-                *_PLANES,
-            ),
+            argv=(python, "-m", "dynamo.frontend", *frontend_arguments(deployment, LOOPBACK, ports.http), *_PLANES),
             env=common,
             ready_url=f"http://{LOOPBACK}:{ports.http}/health",
         ),
     ]
-    for role, index in _roles(deployment):
+    for role, index in _groups(deployment):
         processes.append(_worker(deployment, role, index, next(internal), next(internal), run_dir, python, common))
     return processes
 
@@ -89,9 +100,9 @@ def render(deployment: Deployment, ports: Ports, run_dir: Path, python: str) -> 
 _PLANES = ("--discovery-backend", "file", "--request-plane", "tcp")
 
 
-def _roles(deployment: Deployment) -> Iterator[tuple[Role, int]]:
-    for role in ("prefill", "decode", "aggregated"):
-        for index in range(getattr(deployment.workers, role)):
+def _groups(deployment: Deployment) -> Iterator[tuple[RoleName, int]]:
+    for role, _, groups in deployment.served():
+        for index in range(groups):
             yield role, index
 
 
@@ -101,7 +112,7 @@ def _tcp(port: int) -> str:
 
 def _environment(deployment: Deployment, run_dir: Path, publish: int, subscribe: int) -> dict[str, str]:
     """What every process gets on top of the caller's environment."""
-    return {
+    return serving_environment(deployment) | {
         # Dynamo: files instead of etcd and NATS, loopback instead of the host's address. Without a broker its
         # event plane listens on all interfaces.
         "DYN_DISCOVERY_BACKEND": "file",
@@ -109,7 +120,6 @@ def _environment(deployment: Deployment, run_dir: Path, publish: int, subscribe:
         # A worker that is not ready answers health checks with 503, and would log each as an error.
         "DYN_LOG": "info,tower_http=off",
         "DYN_NAMESPACE": NAMESPACE,
-        "DYN_PARSER_VERSION": str(deployment.tools.parser_version),
         "DYN_SELF_HOST_METADATA": "0",
         "DYN_SYSTEM_HOST": LOOPBACK,
         "DYN_TCP_RESPONSE_STREAM_HOST": LOOPBACK,
@@ -117,21 +127,16 @@ def _environment(deployment: Deployment, run_dir: Path, publish: int, subscribe:
         "DYN_ZMQ_BROKER_URL": f"xsub={_tcp(publish)} , xpub={_tcp(subscribe)}",
         "DYN_SDK_DISABLE_ANSI_LOGGING": "1",
         "NO_COLOR": "1",
-        # No hub look-ups, no usage reports, equal hashes in all processes.
-        "DO_NOT_TRACK": "1",
-        "HF_HUB_OFFLINE": "1",
         # vLLM and transformers are tens of thousands of lines: compile them once, not in every process.
         "PYTHONDONTWRITEBYTECODE": "",
         "PYTHONHASHSEED": "0",
         "PYTHONUNBUFFERED": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
     }
 
 
 def _worker(
     deployment: Deployment,
-    role: Role,
+    role: RoleName,
     index: int,
     status_port: int,
     handshake_port: int,
@@ -140,34 +145,17 @@ def _worker(
     common: dict[str, str],
 ) -> Process:
     name = f"{role}-{index}"
-    engine = deployment.engine
-    arguments = [
-        *("--model", str(deployment.model.path), "--served-model-name", deployment.model.served_name),
-        *("--dtype", engine.dtype, "--block-size", str(engine.block_size)),
-        *("--max-model-len", str(engine.max_model_len)),
-        *("--max-num-batched-tokens", str(engine.max_batched_tokens)),
-        *("--max-num-seqs", str(engine.max_sequences)),
-        *("--kv-cache-memory-bytes", str(int(engine.kv_cache)), "--kv-cache-dtype", engine.kv_cache_dtype),
-        "--enforce-eager",
-        *("--dyn-tool-call-parser", deployment.tools.call_parser),
-        *("--dyn-reasoning-parser", deployment.tools.reasoning_parser),
-        *_PLANES,
-    ]
-    transfer_log = None
-    if role != "aggregated":
-        transfer_log = run_dir / f"transfers-{name}.jsonl"
-        arguments += ["--disaggregation-mode", role]
-        arguments += ["--kv-transfer-config", _json(_kv_transfer(deployment, role, transfer_log))]
-    if role != "decode":
-        # vLLM binds the socket only of an ipc or wildcard address; with a plain tcp address nothing listens
-        # and the router never learns what is cached.
-        events = {
-            "enable_kv_cache_events": True,
-            "publisher": "zmq",
-            "endpoint": f"ipc://{run_dir / f'{name}.events'}",
-        }
-        arguments += ["--kv-events-config", _json(events)]
-    env = common | {
+    transfer_log = None if role == "aggregated" else run_dir / f"transfers-{name}.jsonl"
+    # vLLM binds the socket only of an ipc or wildcard address; with a plain tcp address nothing listens and the
+    # router never learns what is cached.
+    place = Place(
+        model=str(deployment.model.folder),
+        events=f"ipc://{run_dir / f'{name}.events'}",
+        transfer_log=None if transfer_log is None else str(transfer_log),
+    )
+    env = {
+        **common,
+        **engine_environment(deployment, role),
         "DYN_SYSTEM_PORT": str(status_port),
         "VLLM_NIXL_SIDE_CHANNEL_HOST": LOOPBACK,
         "VLLM_NIXL_SIDE_CHANNEL_PORT": str(handshake_port),
@@ -179,37 +167,11 @@ def _worker(
         "VLLM_CPU_DSA": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
-    if engine.nvfp4_policy:
-        env["FLASHINFER_NVFP4_POLICY"] = engine.nvfp4_policy
     return Process(
         name=name,
         role=role,
-        argv=(python, "-m", "dynamo.vllm", *arguments),
+        argv=(python, "-m", "dynamo.vllm", *engine_arguments(deployment, role, place), *_PLANES),
         env=env,
         ready_url=f"http://{LOOPBACK}:{status_port}/health",
         transfer_log=transfer_log,
     )
-
-
-def _kv_transfer(deployment: Deployment, role: Role, transfer_log: Path) -> dict[str, Any]:
-    transfer = deployment.kv_transfer
-    return {
-        "kv_connector": "NixlConnector",
-        "kv_connector_module_path": "vllm_blhnc.connector",
-        "kv_role": "kv_producer" if role == "prefill" else "kv_consumer",
-        "kv_load_failure_policy": "fail",
-        "kv_connector_extra_config": {
-            "kv_lease_duration": transfer.lease_seconds,
-            "blhnc": {
-                "layout": transfer.layout,
-                "block_allocation": transfer.block_allocation,
-                "eviction_window": transfer.eviction_window,
-                "progress_delay_us": transfer.nixl_progress_delay_us,
-                "transfer_log": str(transfer_log),
-            },
-        },
-    }
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,1 @@
+"""Command lines and environments of each role, for every target: derived from the deployment, and nowhere else."""

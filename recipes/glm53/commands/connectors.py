@@ -1,0 +1,80 @@
+"""What moves KV: NIXL from prefill to decode, and Mooncake's DRAM tier behind prefill."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from glm53.deployment import Deployment, RoleName
+
+__all__ = ["as_json", "kv_transfer", "load_failure_policy"]
+
+
+def kv_transfer(deployment: Deployment, role: RoleName, transfer_log: str | None = None) -> dict[str, Any] | None:
+    """vLLM's ``--kv-transfer-config`` of a role; None for a role that moves no KV.
+
+    transfer_log: file for one line per transfer.
+    """
+    tiered = deployment.tier is not None and role != "decode"
+    moving = [] if role == "aggregated" else [_nixl(deployment, role, transfer_log)]
+    stored = [_store(deployment)] if tiered else []
+    policy = {"kv_load_failure_policy": load_failure_policy(deployment, role)}
+    if not moving and not stored:
+        return None
+    if len(moving + stored) == 1:
+        return (moving + stored)[0] | policy
+    return {
+        "kv_connector": "MultiConnector",
+        "kv_role": "kv_both",
+        **policy,
+        "kv_connector_extra_config": {"connectors": moving + stored},
+    }
+
+
+def load_failure_policy(deployment: Deployment, role: RoleName) -> str:
+    """What a worker does with a request whose KV cannot be loaded.
+
+    Decode ends it. Prefill loads from the tier only, and what the tier lost is computed as if it had never been there.
+    """
+    if role == "decode":
+        return deployment.kv_transfer.on_failure
+    return "recompute" if deployment.tier else "fail"
+
+
+def _nixl(deployment: Deployment, role: RoleName, transfer_log: str | None) -> dict[str, Any]:
+    transfer = deployment.kv_transfer
+    blhnc: dict[str, Any] = {
+        "layout": transfer.layout,
+        "block_allocation": transfer.block_allocation,
+        "eviction_window": transfer.eviction_window,
+    }
+    if transfer.nixl_progress_delay_us is not None:
+        blhnc["progress_delay_us"] = transfer.nixl_progress_delay_us
+    if transfer_log is not None:
+        blhnc["transfer_log"] = transfer_log
+    return {
+        # The stock name, on which vLLM and Dynamo dispatch.
+        "kv_connector": "NixlConnector",
+        "kv_connector_module_path": "vllm_blhnc.connector",
+        "kv_role": "kv_producer" if role == "prefill" else "kv_consumer",
+        "kv_connector_extra_config": {"kv_lease_duration": transfer.lease_seconds, "blhnc": blhnc},
+    }
+
+
+def _store(deployment: Deployment) -> dict[str, Any]:
+    return {
+        "kv_connector": "MooncakeStoreConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {
+            # Stock's keys know neither revision nor cache dtype nor layout of a block.
+            "cache_prefix": f"{deployment.name}-{deployment.fingerprint}",
+            "load_async": True,
+            # Otherwise the engine stands still while the master is away.
+            "lookup_async": True,
+        },
+    }
+
+
+def as_json(value: Any) -> str:
+    """JSON on one line with sorted keys, so that equal values are equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

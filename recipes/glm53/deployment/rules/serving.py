@@ -1,0 +1,144 @@
+"""Steps, tiers, tools, ports and capacity: what is set in one place and breaks in another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from glm53.deployment.findings import Finding
+from glm53.deployment.model import Deployment
+
+__all__ = ["findings", "port_ranges"]
+
+
+def findings(deployment: Deployment) -> Iterator[Finding]:
+    """What is wrong with steps, `tier`, `capacity`, `frontend` and `ports`."""
+    yield from _steps(deployment)
+    yield from _tier(deployment)
+    yield from _capacity(deployment)
+    yield from _local(deployment)
+    yield from _ports(deployment)
+
+
+def _steps(deployment: Deployment) -> Iterator[Finding]:
+    engine = deployment.engine
+    seen = set()
+    for name, role, _ in deployment.served():
+        tokens = role.max_batched_tokens or engine.max_batched_tokens
+        sequences = (role.max_sequences or engine.max_sequences) * (1 + engine.mtp_depth)
+        own = role.max_batched_tokens or role.max_sequences
+        field = f"roles.{name}.max_batched_tokens" if own else "engine.max_batched_tokens"
+        if tokens < sequences and field not in seen:
+            seen.add(field)
+            drafts = f" with {engine.mtp_depth} drafts each" if engine.mtp_depth else ""
+            yield Finding(
+                "batch",
+                field,
+                f"{tokens} is below max_sequences={role.max_sequences or engine.max_sequences}{drafts}: some sequences "
+                "could never decode.",
+                "Raise max_batched_tokens or lower max_sequences.",
+            )
+
+
+def _tier(deployment: Deployment) -> Iterator[Finding]:
+    tier = deployment.tier
+    if tier is None:
+        return
+    if "local" in deployment.targets:
+        yield Finding(
+            "tier-on-local", "tier", "the local stack has no DRAM tier.", "Leave tier out, or target a cluster."
+        )
+    if tier.lease_seconds < deployment.kv_transfer.lease_seconds:
+        yield Finding(
+            "tier-lease",
+            "tier.lease_seconds",
+            f"{tier.lease_seconds} s is shorter than a request may wait ({deployment.kv_transfer.lease_seconds} s of "
+            "kv_transfer.lease_seconds): blocks that were found would be gone when they are loaded.",
+            "Raise it; an hour costs nothing.",
+        )
+    if int(tier.memory) < 2 * int(tier.buffer):
+        yield Finding(
+            "tier-memory",
+            "tier.memory",
+            f"{int(tier.memory) >> 20} MiB a node, but each engine stages {int(tier.buffer) >> 20} MiB.",
+            "Give the tier at least twice the buffer.",
+        )
+
+
+def _capacity(deployment: Deployment) -> Iterator[Finding]:
+    capacity, decode = deployment.capacity, deployment.workers.decode
+    if capacity.policy == "reserved":
+        if capacity.min_decode or capacity.max_decode:
+            yield Finding(
+                "reserved-range",
+                "capacity",
+                "reserved capacity keeps its groups, and here are numbers between which they come and go.",
+                "Set policy: serverless, or leave min_decode and max_decode out.",
+            )
+        return
+    if deployment.targets != ("kubernetes",):
+        yield Finding(
+            "serverless-target",
+            "capacity.policy",
+            "only Kubernetes lets groups come and go.",
+            "Use targets: [kubernetes], or policy: reserved.",
+        )
+    least, most = capacity.min_decode, capacity.max_decode
+    if least is None or most is None or not least <= decode <= most:
+        yield Finding(
+            "serverless-range",
+            "capacity",
+            f"workers.decode={decode} is not between min_decode={least} and max_decode={most}.",
+            "Give both, around workers.decode.",
+        )
+    if deployment.frontend.busy_blocks is None:
+        yield Finding(
+            "serverless-admission",
+            "frontend.busy_blocks",
+            "groups come and go, so that there can be too few, and nothing would tell clients to come back later.",
+            "Set a fraction such as 0.9; above it the frontend answers 503.",
+        )
+
+
+def _local(deployment: Deployment) -> Iterator[Finding]:
+    if "local" in deployment.targets and deployment.frontend.replicas > 1:
+        yield Finding(
+            "local-frontends",
+            "frontend.replicas",
+            f"{deployment.frontend.replicas} frontends, but the local stack has one port for clients.",
+            "Use 1.",
+        )
+
+
+def port_ranges(deployment: Deployment) -> dict[str, range]:
+    """Key of `ports` -> every port that a node may use for it.
+
+    vLLM adds the data-parallel rank to the ports of NIXL's side channel and of KV events. Groups that share a node
+    and an address, as under Slurm, follow one another.
+    """
+    ports, gpus = deployment.ports, max(deployment.machine.gpus, 1)
+    ranks = max([1, *(role.data_parallel for _, role, _ in deployment.served())])
+    widths = {"side_channel": gpus * ranks, "kv_events": gpus * ranks, "system": gpus, "data_parallel": gpus}
+    return {key: range(base, base + widths.get(key, 1)) for key, base in ports.model_dump().items()}
+
+
+def _ports(deployment: Deployment) -> Iterator[Finding]:
+    ranges = sorted(port_ranges(deployment).items(), key=lambda item: (item[1].start, item[0]))
+    for (name, used), (other, following) in pairwise(ranges):
+        if used.stop > following.start:
+            yield Finding(
+                "port-clash",
+                f"ports.{other}",
+                f"{following.start} lies in {used.start} to {used.stop - 1}, which {name} uses.",
+                f"Choose a port from {used.stop} on.",
+            )
+    if ranges and ranges[-1][1].stop > 1 << 16:
+        yield Finding("port-clash", f"ports.{ranges[-1][0]}", "it counts up beyond port 65535.", "Choose a lower port.")
+    system = port_ranges(deployment)["system"]
+    if system.stop > 1 << 15:
+        yield Finding(
+            "system-port",
+            "ports.system",
+            f"{system.start}: Dynamo reads it as a signed 16-bit number and stops above 32767.",
+            "Choose a lower port.",
+        )

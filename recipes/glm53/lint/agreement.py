@@ -1,0 +1,126 @@
+"""Values on which prefill, decode, frontend and tier must agree, compared as the rendered files have them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from glm53.deployment import Finding
+from glm53.lint.commands import Command, option
+
+__all__ = ["ENGINE_FACTS", "disagreements"]
+
+Fact = Callable[[Command], Any]
+
+
+def _option(name: str) -> Fact:
+    return lambda command: option(command, name)
+
+
+def _variable(name: str) -> Fact:
+    return lambda command: command.env.get(name)
+
+
+def connectors(command: Command) -> list[dict[str, Any]]:
+    """The connectors of an engine: the one, or the children of MultiConnector. Empty where the JSON is damaged."""
+    try:
+        config = json.loads(option(command, "--kv-transfer-config") or "{}")
+        inner = (
+            config["kv_connector_extra_config"]["connectors"]
+            if config.get("kv_connector") == "MultiConnector"
+            else [config]
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []
+    return [one for one in inner if isinstance(one, dict) and one]
+
+
+def nixl(command: Command) -> dict[str, Any]:
+    """The entry of the connector that moves KV between roles; empty without one."""
+    return next((one for one in connectors(command) if one.get("kv_connector") != "MooncakeStoreConnector"), {})
+
+
+def _extra(*path: str) -> Fact:
+    def fact(command: Command) -> Any:
+        value: Any = nixl(command).get("kv_connector_extra_config", {})
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+    return fact
+
+
+#: Fact -> (how to read it from an engine's command, the key of the recipe that sets it).
+ENGINE_FACTS: dict[str, tuple[Fact, str]] = {
+    "model": (_option("--model"), "model"),
+    "revision": (_option("--revision"), "model.revision"),
+    "served name": (_option("--served-model-name"), "model.served_name"),
+    "dtype": (_option("--dtype"), "engine.dtype"),
+    "block size": (_option("--block-size"), "engine.block_size"),
+    "longest sequence": (_option("--max-model-len"), "engine.max_model_len"),
+    "cache dtype": (_option("--kv-cache-dtype"), "engine.kv_cache_dtype"),
+    "attention backend": (_option("--attention-backend"), "engine.attention_backend"),
+    "speculation": (_option("--speculative-config"), "engine.mtp_depth"),
+    "prefix hash": (_option("--prefix-caching-hash-algo"), "engine"),
+    "hash seed": (_variable("PYTHONHASHSEED"), "engine"),
+    "NVFP4 policy": (_variable("FLASHINFER_NVFP4_POLICY"), "engine.nvfp4_policy"),
+    "connector": (lambda command: nixl(command).get("kv_connector"), "kv_transfer"),
+    "connector module": (lambda command: nixl(command).get("kv_connector_module_path"), "kv_transfer"),
+    "layout": (_extra("blhnc", "layout"), "kv_transfer.layout"),
+    "block allocation": (_extra("blhnc", "block_allocation"), "kv_transfer.block_allocation"),
+    "row alignment": (_extra("blhnc", "row_alignment_tokens"), "kv_transfer"),
+    "lease": (_extra("kv_lease_duration"), "kv_transfer.lease_seconds"),
+    "tool parser": (_option("--dyn-tool-call-parser"), "tools.call_parser"),
+    "reasoning parser": (_option("--dyn-reasoning-parser"), "tools.reasoning_parser"),
+    "structural tag": (_option("--dyn-structural-tag"), "tools.schema_mode"),
+    "structural tags plugin": (_variable("DYNAMO_STRUCTURAL_TAGS"), "tools.structural_tags"),
+    "plugins": (_variable("PYTHONPATH"), "images"),
+    "discovery": (_option("--discovery-backend"), "targets"),
+    "request plane": (_option("--request-plane"), "targets"),
+    "image": (lambda command: command.image, "images.engine"),
+    "LoRA rank": (_option("--max-lora-rank"), "model.adapters"),
+}
+
+#: The same for every process that serves, frontends included.
+SERVING_FACTS: dict[str, tuple[Fact, str]] = {
+    "parser version": (_variable("DYN_PARSER_VERSION"), "tools.parser_version"),
+    "namespace": (_variable("DYN_NAMESPACE"), "name"),
+    "discovery folder": (_variable("DYN_FILE_KV"), "targets"),
+}
+
+
+def disagreements(commands: Sequence[Command]) -> Iterator[Finding]:
+    """One finding for each value that two processes have differently, with both values."""
+    engines = [command for command in commands if command.kind == "engine"]
+    serving = [command for command in commands if command.kind in ("engine", "frontend")]
+    for facts, among in ((ENGINE_FACTS, engines), (SERVING_FACTS, serving)):
+        for name, (read, home) in facts.items():
+            yield from _differs(name, read, home, among)
+    for role in ("prefill", "decode", "aggregated"):
+        same = [command for command in engines if command.role == role]
+        yield from _differs(f"connector of {role}", lambda one: _without_log(connectors(one)), "kv_transfer", same)
+        yield from _differs(f"DRAM tier of {role}", _variable("MOONCAKE_CONFIG_PATH"), "tier", same)
+
+
+def _without_log(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Connectors without the one setting that every worker has for itself."""
+    entries = json.loads(json.dumps(entries))
+    for entry in entries:
+        blhnc = entry.get("kv_connector_extra_config", {}).get("blhnc", {})
+        if isinstance(blhnc, dict):
+            blhnc.pop("transfer_log", None)
+    return entries
+
+
+def _differs(name: str, read: Fact, home: str, commands: Sequence[Command]) -> Iterator[Finding]:
+    values = [(command, read(command)) for command in commands]
+    for command, value in values[1:]:
+        if value != values[0][1]:
+            yield Finding(
+                "disagreement",
+                name,
+                f"{values[0][0].where} has {values[0][1]!r}, {command.where} has {value!r}.",
+                f"Render again; the recipe's {home} is one value for all of them.",
+            )
+            return

@@ -1,0 +1,189 @@
+"""What would go wrong at or after the start, seen in the rendered processes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from glm53.deployment import Finding
+from glm53.lint.agreement import connectors, nixl
+from glm53.lint.commands import Command, option
+
+__all__ = ["problems"]
+
+_DEFAULT_SIDE_CHANNEL = ("", "localhost", "127.0.0.1", "0.0.0.0", "::1")
+_STORE = "MooncakeStoreConnector"
+_OFF = {"FLASHINFER_DISABLE_VERSION_CHECK", "STOCKPATCH_ALLOW_UNTESTED"}
+
+
+def problems(commands: Sequence[Command], *, cluster: bool) -> Iterator[Finding]:
+    """cluster: whether the processes run on different machines."""
+    engines = [command for command in commands if command.kind == "engine"]
+    frontends = [command for command in commands if command.kind == "frontend"]
+    if not engines or not frontends:
+        yield Finding("nothing-to-serve", "files", "there is no engine, or no frontend.", "Render the recipe again.")
+    for command in engines:
+        yield from _connector(command)
+        if cluster:
+            yield from _cluster(command)
+    yield from _events(engines, frontends)
+    yield from _images(commands)
+    yield from _ports(commands)
+    yield from _tier(commands, engines)
+    for command in commands:
+        yield from _start(command)
+
+
+def _connector(command: Command) -> Iterator[Finding]:
+    entry, role, whole = nixl(command), command.role, _transfer(command)
+    expected = {"prefill": "kv_producer", "decode": "kv_consumer"}.get(role)
+    if expected is None:
+        return
+    moving = [one for one in connectors(command) if one.get("kv_connector") != _STORE]
+    if len(moving) != 1 or entry.get("kv_connector") != "NixlConnector":
+        names = [one.get("kv_connector") for one in moving]
+        yield _found("connector-name", command, f"{names} move KV to decode; Dynamo takes exactly one NixlConnector.")
+    if entry.get("kv_role") != expected:
+        yield _found("connector-role", command, f"kv_role={entry.get('kv_role')!r} on {role}, which is {expected}.")
+    policy, tiered = whole.get("kv_load_failure_policy"), _tiered(command)
+    if policy != "fail" and (role == "decode" or not tiered):
+        yield _found("failure-policy", command, f"kv_load_failure_policy={policy!r}: lost KV would go unnoticed.")
+    if policy != "recompute" and tiered and role == "prefill":
+        why = "a block that the tier lost would end its request"
+        yield _found("failure-policy", command, f"kv_load_failure_policy={policy!r}: {why}.")
+
+
+def _cluster(command: Command) -> Iterator[Finding]:
+    host = command.env.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "")
+    if command.role != "aggregated" and host in _DEFAULT_SIDE_CHANNEL:
+        yield _found(
+            "side-channel",
+            command,
+            f"VLLM_NIXL_SIDE_CHANNEL_HOST={host!r}: prefill would tell decode to look on decode's own machine.",
+        )
+    if cpu := sorted(name for name in command.env if name.startswith("VLLM_CPU_") or name == "VLLM_TARGET_DEVICE"):
+        yield _found("cpu-setting-on-gpu", command, f"{cpu[0]} can make vLLM serve on the CPU without an error.")
+    if command.env.get("PYTHONHASHSEED") is None:
+        yield _found("hash-seed", command, "PYTHONHASHSEED is not set.")
+
+
+def _events(engines: Sequence[Command], frontends: Sequence[Command]) -> Iterator[Finding]:
+    """A KV router without events of what is cached routes blindly, and says nothing."""
+    routed = [command for command in frontends if option(command, "--router-mode") == "kv"]
+    if not routed:
+        return
+    for command in routed:
+        if "--no-router-kv-events" in command.argv:
+            yield _found("router-events", command, "the router is told not to listen to KV events.")
+    for command in engines:
+        if command.role == "decode":
+            continue
+        config = _json(option(command, "--kv-events-config"))
+        if not config.get("enable_kv_cache_events") or config.get("publisher") != "zmq":
+            yield _found("router-events", command, "the KV router gets no event from it, and would see no cache hit.")
+        elif not re.match(r"ipc://|tcp://\*:\d+$", str(config.get("endpoint"))):
+            yield _found(
+                "events-endpoint",
+                command,
+                f"vLLM does not bind {config.get('endpoint')!r}; nothing would listen there, without an error.",
+            )
+        if "--no-enable-prefix-caching" in command.argv:
+            yield _found("router-events", command, "without prefix caching there is nothing to route to.")
+
+
+def _images(commands: Sequence[Command]) -> Iterator[Finding]:
+    images = {command.kind: command.image for command in commands if command.image}
+    engine, frontend = images.get("engine"), images.get("frontend")
+    if engine and engine == frontend:
+        yield Finding(
+            "engine-image-on-frontend",
+            "image",
+            f"the frontend would run {engine}, gigabytes that it does not need.",
+            "Set images.frontend to dynamo-frontend.",
+        )
+    tags = {_tag(image) for image in images.values() if image and _tag(image)}
+    if len(tags) > 1:
+        yield Finding(
+            "release-lines", "image", f"images of several releases: {', '.join(sorted(tags))}.", "Set release once."
+        )
+    for command in commands:
+        if command.image is not None and not re.search(r"[\w)]@sha256:[0-9a-f]{64}$|:\d+\.\d+\.\d+$", command.image):
+            yield _found("image-reference", command, f"{command.image!r} names neither a release nor a digest.")
+
+
+def _tag(image: str) -> str:
+    name = image.partition("@")[0].rpartition("/")[2]
+    return name.partition(":")[2]
+
+
+def _ports(commands: Sequence[Command]) -> Iterator[Finding]:
+    used: Counter[tuple[str, str]] = Counter()
+    for command in commands:
+        if command.kind != "engine" or not command.host:
+            continue
+        ports = {command.env.get(name) for name in ("DYN_SYSTEM_PORT", "VLLM_NIXL_SIDE_CHANNEL_PORT")}
+        endpoint = _json(option(command, "--kv-events-config")).get("endpoint")
+        used.update((command.host, port) for port in [*ports, endpoint] if port)
+    for (host, port), count in sorted(used.items()):
+        if count > 1:
+            yield Finding("port-clash", host, f"{count} processes use {port}.", "Render the recipe again.")
+
+
+def _tiered(command: Command) -> bool:
+    return any(one.get("kv_connector") == _STORE for one in connectors(command))
+
+
+def _tier(commands: Sequence[Command], engines: Sequence[Command]) -> Iterator[Finding]:
+    masters = [command for command in commands if command.kind == "tier-master"]
+    stores = [command for command in commands if command.kind == "tier-store"]
+    wanting = [command for command in engines if _tiered(command)]
+    if [command for command in engines if "MOONCAKE_CONFIG_PATH" in command.env] != wanting:
+        yield _tier_found("tier-config", "other engines have the tier's configuration than have its connector.")
+    if not bool(wanting) == bool(masters) == bool(stores):
+        yield _tier_found("tier-missing", "engines, master and stores of the tier are not all there.")
+    for master in masters:
+        lease, port = option(master, "--default_kv_lease_ttl"), option(master, "--rpc_port")
+        if not (lease or "").isdigit() or int(lease or 0) < 60_000:
+            yield _found("tier-lease", master, f"leases of {lease or 10000} ms are shorter than requests wait.")
+        for store in stores:
+            if not (option(store, "--master_server_address") or "").endswith(f":{port}"):
+                yield _found("tier-address", store, f"it looks for its master elsewhere than on port {port}.")
+    prefixes = {
+        one.get("kv_connector_extra_config", {}).get("cache_prefix")
+        for command in wanting
+        for one in connectors(command)
+        if one.get("kv_connector") == _STORE
+    }
+    if wanting and (len(prefixes) != 1 or not all(prefixes)):
+        yield _tier_found("tier-namespace", f"keys begin with {prefixes}: blocks of other models could be read.")
+
+
+def _tier_found(code: str, message: str) -> Finding:
+    return Finding(code, "tier", message, "Render the recipe again, and change the recipe rather than the file.")
+
+
+def _start(command: Command) -> Iterator[Finding]:
+    text = " ".join(command.argv)
+    if command.kind != "other" and re.search(r"\bpip3? install\b|\buv pip\b", text):
+        yield _found("install-at-start", command, "it installs packages when it starts.")
+    if off := sorted(_OFF & set(command.env)):
+        yield _found("disabled-check", command, f"{off[0]} switches off a check of versions.")
+
+
+def _transfer(command: Command) -> dict[str, Any]:
+    return _json(option(command, "--kv-transfer-config"))
+
+
+def _json(text: str | None) -> dict[str, Any]:
+    try:
+        value = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _found(code: str, command: Command, message: str) -> Finding:
+    return Finding(code, command.where, message, "Render the recipe again, and change the recipe rather than the file.")

@@ -1,0 +1,38 @@
+"""A deployment as Kubernetes manifests for Dynamo's operator, and the script that applies them in order.
+
+Pure and sorted. `DynamoGraphDeployment` is `nvidia.com/v1beta1` as Dynamo 1.6.1 serves it
+(deploy/operator/api/v1beta1 of ai-dynamo/dynamo), `ComputeDomain` that of NVIDIA's DRA driver.
+"""
+
+from __future__ import annotations
+
+from glm53.commands.pins import pins_script
+from glm53.deployment import Deployment
+from glm53.output.manifest import documents
+from glm53.render.kubernetes.graph import graph
+from glm53.render.kubernetes.launch import launch_script
+from glm53.render.kubernetes.policies import adapters, compute_domain, disruption, metrics, scaling
+from glm53.render.kubernetes.prepare import prepare
+from glm53.render.kubernetes.tier import tier
+
+__all__ = ["render"]
+
+
+def render(deployment: Deployment) -> dict[str, str]:
+    """Path -> text of every file."""
+    manifests = {
+        "prepare.yaml": prepare(deployment),
+        "compute-domain.yaml": compute_domain(deployment),
+        "tier.yaml": tier(deployment),
+        "graph.yaml": [graph(deployment)],
+        "disruption.yaml": disruption(deployment),
+        "metrics.yaml": metrics(deployment),
+        "scaling.yaml": scaling(deployment),
+        "adapters.yaml": adapters(deployment),
+    }
+    files = {name: documents(objects) for name, objects in manifests.items() if objects}
+    kinds = sorted({(str(one["apiVersion"]), str(one["kind"])) for objects in manifests.values() for one in objects})
+    return files | {
+        "launch.sh": launch_script(deployment, list(files), kinds),
+        "pins.sh": pins_script(deployment),
+    }
