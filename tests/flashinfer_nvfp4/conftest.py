@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("encode_checks", "gather_checks", "decode_checks", "stage_checks")
+pytest.register_assert_rewrite("encode_checks", "gather_checks", "decode_checks", "stage_checks", "prefill_checks")

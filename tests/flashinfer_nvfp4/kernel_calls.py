@@ -21,7 +21,18 @@ import torch
 
 from flashinfer_nvfp4.errors import LaunchRefused
 
-__all__ = ["TRITON", "KernelRefused", "Kernels", "cache_of", "cached", "interpreter", "missing", "values_of"]
+__all__ = [
+    "TRITON",
+    "KernelRefused",
+    "Kernels",
+    "cache_of",
+    "cached",
+    "interpreter",
+    "missing",
+    "read",
+    "values_of",
+    "written",
+]
 
 
 TRITON = Path(sys.prefix) / "triton"
@@ -78,7 +89,7 @@ class Kernels:
 
     def _call(self, module: str, name: str, args: Any, kwargs: Any) -> Any:
         # As bytes: multiprocessing would move tensors to memory that both processes share.
-        answer = _read(self.run(_call, _bytes((module, name, args, kwargs, self.device))))
+        answer = read(self.run(_call, written((module, name, args, kwargs, self.device))))
         if isinstance(answer, str):
             raise KernelRefused(answer)
         return answer
@@ -86,26 +97,27 @@ class Kernels:
 
 def _call(request: bytes) -> bytes:
     """Call a function; what it returns and its arguments afterwards, or why it refused."""
-    module, name, args, kwargs, device = _read(request)
+    module, name, args, kwargs, device = read(request)
     function = getattr(importlib.import_module(f"flashinfer_nvfp4.{module}"), name)
     there = [_moved(arg, device) for arg in args]
     try:
         result = function(*there, **{key: _moved(value, device) for key, value in kwargs.items()})
     except LaunchRefused as refusal:
-        return _bytes(str(refusal))
+        return written(str(refusal))
     if isinstance(result, tuple):
         result = tuple(_moved(each, "cpu") for each in result)
-    return _bytes((_moved(result, "cpu"), [_moved(arg, "cpu") for arg in there]))
+    return written((_moved(result, "cpu"), [_moved(arg, "cpu") for arg in there]))
 
 
-def _bytes(value: Any) -> bytes:
+def written(value: Any) -> bytes:
     """Tensors with their storage and strides, and whatever pickle takes."""
     file = io.BytesIO()
     torch.save(value, file)
     return file.getvalue()
 
 
-def _read(data: bytes) -> Any:
+def read(data: bytes) -> Any:
+    """What `written` was given."""
     return torch.load(io.BytesIO(data), weights_only=False)
 
 

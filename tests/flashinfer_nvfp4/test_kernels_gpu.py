@@ -17,6 +17,7 @@ from decode_checks import SCALE, DecodeChecks
 from encode_checks import EncodeChecks
 from gather_checks import ContextChecks, GatherChecks
 from kernel_calls import Kernels
+from prefill_checks import PrefillChecks
 from stage_checks import MergeChecks, StageChecks
 
 if not torch.cuda.is_available():
@@ -53,6 +54,9 @@ class TestStage(StageChecks): ...
 
 
 class TestMerge(MergeChecks): ...
+
+
+class TestPrefill(PrefillChecks): ...
 
 
 def _parts(tokens: int) -> tuple[Any, Any]:

@@ -13,6 +13,7 @@ from decode_checks import DecodeChecks
 from encode_checks import EncodeChecks
 from gather_checks import ContextChecks, GatherChecks
 from kernel_calls import Kernels, interpreter, missing
+from prefill_checks import PrefillChecks
 from stage_checks import MergeChecks, StageChecks
 
 if why := missing():
@@ -41,3 +42,6 @@ class TestStage(StageChecks): ...
 
 
 class TestMerge(MergeChecks): ...
+
+
+class TestPrefill(PrefillChecks): ...
