@@ -18,6 +18,10 @@ class _Number(str):
     """The text of a JSON number."""
 
 
+class _Pairs(list[tuple[str, Any]]):
+    """The keys and values of a JSON object, as they come."""
+
+
 def with_parsed_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of a message whose tool calls have objects for their arguments' JSON text.
 
@@ -42,18 +46,24 @@ def _function(function: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(text, str):
         return dict(function)
     try:
-        parsed = json.loads(text, parse_float=_Number, parse_int=_Number, parse_constant=_no_json) if text else {}
+        parsed = _decode(text) if text else _Pairs()
     except ValueError as error:
         raise RefusedRequest(
             f"arguments={text[:80]!r} of an earlier call of {function.get('name')!r} are no JSON: {error}. Send back "
             "what the model wrote."
         ) from error
-    if not isinstance(parsed, dict):
+    if not isinstance(parsed, _Pairs):
         raise RefusedRequest(
             f"arguments={text[:80]!r} of an earlier call of {function.get('name')!r} are no JSON object. Send back "
             "what the model wrote."
         )
-    return {**function, "arguments": {key: _argument(value) for key, value in parsed.items()}}
+    # Of an argument that comes twice Dynamo shows the first one; inside values the last one counts, as in all JSON.
+    arguments = {key: _argument(value) for key, value in reversed(parsed)}
+    return {**function, "arguments": {key: arguments[key] for key, _ in parsed}}
+
+
+def _decode(text: str) -> Any:
+    return json.loads(text, parse_float=_Number, parse_int=_Number, parse_constant=_no_json, object_pairs_hook=_Pairs)
 
 
 def _argument(value: Any) -> Any:
@@ -67,8 +77,8 @@ def _argument(value: Any) -> Any:
 
 
 def _value(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _value(inner) for key, inner in value.items()}
+    if isinstance(value, _Pairs):
+        return {key: _value(inner) for key, inner in value}
     if isinstance(value, list):
         return [_value(inner) for inner in value]
     if not isinstance(value, _Number):

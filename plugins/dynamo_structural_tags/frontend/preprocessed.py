@@ -68,11 +68,6 @@ def check(request: Mapping[str, Any]) -> None:
         )
     if request.get("top_logprobs") and not request.get("logprobs"):
         raise RefusedRequest(f"top_logprobs={request['top_logprobs']} without logprobs. Set logprobs to true.")
-    constraints = sorted(
-        key for key in ("guided_json", "guided_regex", "guided_grammar", "guided_choice") if request.get(key)
-    )
-    if len(constraints) > 1:
-        raise RefusedRequest(f"{' and '.join(constraints)}: an output can have one constraint. Send one of them.")
 
 
 def stops(request: Mapping[str, Any]) -> tuple[list[str], list[int]]:

@@ -37,10 +37,11 @@ class Reply:
 
     def annotations(self, sent: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """What ``nvext.annotations`` asks to see of the prompt, as events in front of the stream."""
-        shown = {"formatted_prompt": self.prompt, "token_ids": sent["token_ids"]}
+        tokens = json.dumps(sent["token_ids"], separators=(",", ":"))
+        shown = {"formatted_prompt": self.prompt, "token_ids": tokens}
         for name in sent["annotations"]:
             if name in shown:
-                text = json.dumps(shown[name], ensure_ascii=False, separators=(",", ":"))
+                text = json.dumps(shown[name], ensure_ascii=False)
                 yield {"_dynamo_annotated": True, "event": name, "comment": [text]}
 
     def chunks(self, choice: Choice, data: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -8,8 +8,9 @@ from typing import Any
 
 __all__ = ["engine_error", "engine_owns_reasoning", "incomplete", "refused", "sends_tags", "template_arguments"]
 
-_INVALID = "BackendInvalidArgument: "
-_UNAVAILABLE = ("Unavailable:", "CannotConnect:")
+#: How the router's exceptions begin: a request that the worker refuses, and a worker that cannot be reached.
+_INVALID = ("InvalidRequest", "InvalidArgument", "BackendInvalidArgument")
+_UNAVAILABLE = ("Unavailable", "CannotConnect", "Disconnected", "ConnectionTimeout", "WorkerUnavailable")
 
 
 def refused(message: str) -> Exception:
@@ -28,20 +29,22 @@ def incomplete(message: str) -> Exception:
 
 def engine_error(error: Exception) -> Exception:
     """The exception to raise for one of the router or a worker: `refused` with the worker's reason if it refused the
-    request, 503 if no worker could be reached, else itself."""
+    request, 503 if it cannot be reached, else 500.
+
+    The router raises ValueError for all of them, which Dynamo would take for the client's fault.
+    """
     from dynamo.llm.exceptions import CannotConnect, DynamoException
 
     if isinstance(error, DynamoException):
         return error
-    text = str(error)
-    _, found, payload = text.partition(_INVALID)
-    if found:
+    kind, _, text = str(error).partition(": ")
+    if kind in _INVALID:
         try:
-            parsed = json.loads(payload)
+            parsed = json.loads(text)
         except ValueError:
             parsed = None
-        return refused(str(parsed.get("message", payload)) if isinstance(parsed, dict) else payload)
-    return CannotConnect(text) if text.startswith(_UNAVAILABLE) else error
+        return refused(str(parsed.get("message", text)) if isinstance(parsed, dict) else text)
+    return CannotConnect(str(error)) if kind in _UNAVAILABLE else RuntimeError(str(error))
 
 
 def template_arguments(request: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, Any]:
