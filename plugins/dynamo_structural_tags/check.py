@@ -11,7 +11,7 @@ from .compiler import CompilerMissing, schema_compiler, synthetic_vocabulary, vo
 from .ladder import CompiledTool, Ladder, read_tools
 from .schema import Verdict, worst
 
-__all__ = ["main", "report"]
+__all__ = ["add_command", "report"]
 
 UNREADABLE = 2
 
@@ -72,12 +72,8 @@ def _check(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Entry point of `dynamo-structural-tags`; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="dynamo-structural-tags", description="Tool calls that cannot come out wrong."
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
+def add_command(commands: Any) -> None:
+    """Add ``check`` to the commands of an `argparse` parser."""
     check = commands.add_parser(
         "check",
         help="say what of the tools' schemas a grammar enforces",
@@ -89,9 +85,3 @@ def main(argv: list[str] | None = None) -> int:
     check.add_argument("--vocab", metavar="TOKENIZER_JSON", help="compile with the vocabulary of this tokenizer.json")
     check.add_argument("--vocab-size", type=int, default=150_000, help="size of the made-up vocabulary without --vocab")
     check.set_defaults(run=_check)
-    arguments = parser.parse_args(argv)
-    return int(arguments.run(arguments))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

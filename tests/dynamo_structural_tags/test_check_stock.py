@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("xgrammar", reason="xgrammar comes with vLLM: make env")
 
-from dynamo_structural_tags.check import main
+from dynamo_structural_tags.cli import main
 from dynamo_structural_tags.compiler import schema_compiler, schema_converter, synthetic_vocabulary
 from dynamo_structural_tags.ladder import Ladder, Level, Tool
 
