@@ -6,15 +6,50 @@ the original accepts, and accepts no other unless a message says so.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+from .definitions import Definitions
 from .meet import Meeting
 from .reader import Reader
-from .shapes import ANY, Object
+from .shapes import ANY, Object, Shape
 from .verdicts import LIMITS, Limits, Message, Normalised, Verdict, worst
 from .writer import Writer
 
-__all__ = ["LIMITS", "Limits", "Message", "Normalised", "Verdict", "normalise"]
+__all__ = ["LIMITS", "Limits", "Message", "Normalised", "Shapes", "Verdict", "normalise", "read_shapes", "worst"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """A schema as shapes. `note` adds a message about a place (a path of the original) to those of `reader`."""
+
+    shape: Shape
+    definitions: Definitions
+    reader: Reader
+
+    def note(self, place: tuple[str | int, ...], keyword: str, verdict: Verdict, text: str) -> None:
+        """Record what becomes of a keyword."""
+        self.reader.note(place, keyword, verdict, text)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Every message so far."""
+        return tuple(self.reader.messages.values())
+
+
+def read_shapes(schema: Any, *, strict: bool = False, arguments: bool = False) -> Shapes:
+    """What `normalise` reads, for whoever writes it in other ways. Never raises; as bounded as `normalise`."""
+    reader = Reader(schema, strict)
+    try:
+        shape = reader.read(schema, (), 0)
+        if arguments:
+            meeting = Meeting(reader.resolve, lambda keyword, text: reader.note((), keyword, Verdict.RELAXED, text))
+            shape = meeting.both((Object(rest=ANY),), shape)
+        definitions = Definitions(reader.read_definitions(), strict, reader.note)
+    except RecursionError:
+        reader.note((), "", Verdict.RELAXED, "nested too deep for Python: any value")
+        shape, definitions = (Object(rest=ANY),) if arguments else ANY, Definitions({}, strict, reader.note)
+    return Shapes(shape, definitions, reader)
 
 
 def normalise(schema: Any, *, strict: bool = False, arguments: bool = False) -> Normalised:
@@ -28,14 +63,10 @@ def normalise(schema: Any, *, strict: bool = False, arguments: bool = False) -> 
 
     Never raises, and takes time and memory bounded by `LIMITS` and linear in the schema's size.
     """
-    reader = Reader(schema, strict)
+    found = read_shapes(schema, strict=strict, arguments=arguments)
+    reader = found.reader
     try:
-        shape = reader.read(schema, (), 0)
-        if arguments:
-            meeting = Meeting(reader.resolve, lambda keyword, text: reader.note((), keyword, Verdict.RELAXED, text))
-            shape = meeting.both((Object(rest=ANY),), shape)
-        writer = Writer(reader.read_definitions(), strict, reader.note)
-        written = writer.document(shape)
+        written = Writer(found.definitions, strict, reader.note).document(found.shape)
     except RecursionError:
         reader.note((), "", Verdict.RELAXED, "nested too deep for Python: any value")
         written = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-__all__ = ["ALL", "CharSet", "json_spelling"]
+__all__ = ["ALL", "CharSet", "charset", "complement", "json_spelling", "minus", "utf8_blocks"]
 
 _TOP = 0x10FFFF
 _SURROGATES = (0xD800, 0xDFFF)
@@ -81,11 +81,11 @@ def _class(chars: CharSet) -> str:
     if len(chars) == 1 and chars[0][0] == chars[0][1]:
         code = chars[0][0]
         return ("\\" if chr(code) in ".*+?()[]{}|^$\\/" else "") + chr(code)
-    blocks = [block for low, high in chars for block in _utf8_blocks(low, high)]
+    blocks = [block for low, high in chars for block in utf8_blocks(low, high)]
     return "[" + "".join(one(a) if a == b else f"{one(a)}-{one(b)}" for a, b in blocks) + "]"
 
 
-def _utf8_blocks(low: int, high: int) -> list[tuple[int, int]]:
+def utf8_blocks(low: int, high: int) -> list[tuple[int, int]]:
     """A range in pieces in whose UTF-8 one byte varies and those after it take every value.
 
     xgrammar gets other ranges wrong: some forbid characters at their end, or allow a first byte that nothing may

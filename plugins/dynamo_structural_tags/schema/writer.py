@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+from .definitions import Definitions
 from .patterns import any_text, json_regex, literal, none_of
 from .shapes import ANY, NEVER, Anything, Array, Literals, Number, Object, Part, Ref, Shape, Text
 from .typed import Note, settle_number, settle_text
@@ -21,13 +22,10 @@ _EXCLUDED_NAMES, _EXCLUDED_CHARACTERS = 32, 512  # of declared keys that other k
 class Writer:
     """Writes one document; `note` hears of what could not be written."""
 
-    def __init__(
-        self, definitions: Mapping[str, Shape], strict: bool, note: Callable[[Path, str, Verdict, str], None]
-    ) -> None:
-        self.definitions, self.strict, self.note = dict(definitions), strict, note
+    def __init__(self, definitions: Definitions, strict: bool, note: Callable[[Path, str, Verdict, str], None]) -> None:
+        self.definitions, self.strict, self.note = definitions, strict, note
+        self.has_values = self.definitions.has_values
         self.pattern_bytes = 0
-        self._cut_aliases()
-        self.inhabited = self._inhabited()
 
     def _at(self, place: Path) -> Note:
         return lambda keyword, verdict, text: self.note(place, keyword, verdict, text)
@@ -42,82 +40,17 @@ class Writer:
         while queue:
             name = queue.pop()
             if name not in needed:
-                needed[name] = self.schema(self.definitions[name])
+                needed[name] = self.schema(self.definitions.shapes[name])
                 queue |= _references(needed[name])
         if needed:
             written = {**written, "$defs": {name: needed[name] for name in sorted(needed)}}
         return written
 
-    def _cut_aliases(self) -> None:
-        """Drop references that lead back to their own definition with nothing between: they add no value."""
-        for name in list(self.definitions):
-            seen, queue = {name}, list(self.definitions[name])
-            parts: list[Part] = []
-            while queue:
-                part = queue.pop(0)
-                if not isinstance(part, Ref):
-                    parts.append(part)
-                elif part.name not in seen:
-                    seen.add(part.name)
-                    if self._reaches(part.name, name):
-                        queue += self.definitions[part.name]
-                    else:
-                        parts.append(part)
-            if len(seen) > 1 or any(isinstance(p, Ref) for p in self.definitions[name]):
-                shape: Shape = tuple(parts)
-                if not shape and self.definitions[name]:
-                    self.note((), "$ref", Verdict.RELAXED, "a schema that refers only to itself: any value")
-                    shape = ANY
-                self.definitions[name] = shape
-
-    def _reaches(self, start: str, goal: str) -> bool:
-        seen, queue = {start}, [start]
-        while queue:
-            for part in self.definitions[queue.pop()]:
-                if isinstance(part, Ref) and part.name not in seen:
-                    if part.name == goal:
-                        return True
-                    seen.add(part.name)
-                    queue.append(part.name)
-        return False
-
-    def _inhabited(self) -> set[str]:
-        """Definitions that some finite value satisfies: the least fixed point."""
-        self.inhabited = set()
-        while True:
-            more = {n for n, shape in self.definitions.items() if n not in self.inhabited and self.has_values(shape)}
-            if not more:
-                return self.inhabited
-            self.inhabited |= more
-
-    def has_values(self, shape: Shape) -> bool:
-        """Whether some value has the shape."""
-        return any(self._part_has_values(part) for part in shape)
-
-    def _part_has_values(self, part: Part) -> bool:
-        match part:
-            case Ref(name):
-                return name in self.inhabited
-            case Array(prefix, rest, low, _):
-                return all(
-                    self.has_values(prefix[i] if i < len(prefix) else rest) for i in range(min(low, len(prefix) + 1))
-                )
-            case Object(properties, required, rest, _, low, _):
-                if not all(self.has_values(properties.get(name, rest)) for name in required):
-                    return False
-                usable = sum(self.has_values(shape) for shape in properties.values()) if low else 0
-                return low <= usable or self.has_values(rest)
-            case Literals(values):
-                return bool(values)
-            case Number():
-                return settle_number(part, self.strict, lambda *_: None) != Literals(())
-        return True
-
     def schema(self, shape: Shape) -> dict[str, Any]:
         """A shape that has values, as JSON Schema."""
         if shape == ANY:
             return {}
-        parts = [part for part in shape if self._part_has_values(part)]
+        parts = [part for part in shape if self.definitions.part_has_values(part)]
         if any(isinstance(part, Anything) for part in parts):
             return {}
         written: list[dict[str, Any]] = []
