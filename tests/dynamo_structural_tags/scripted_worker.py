@@ -1,6 +1,6 @@
 """A fake of a Dynamo worker, on the real Dynamo runtime: it answers with the tokens that the prompt itself asks for.
 
-A prompt that contains ``@@{...}@@`` is a script: ``text`` or ``tokens`` (ids), ``step`` tokens a message (0: all at
+The last ``@@{...}@@`` in a prompt is the script: ``text`` or ``tokens`` (ids), ``step`` tokens a message (0: all at
 once), ``finish`` reason, and for failures ``die`` (the process), ``raise`` (an ``error``) or ``stop`` (the stream ends)
 after that many messages; ``wait`` seconds before each message; ``fields`` to add to each. Every request is written to
 the file REQUESTS, and ``stopped`` once the client has gone.
@@ -31,7 +31,7 @@ _ERRORS: dict[str, Exception] = {
     "invalid": InvalidArgument("the scripted engine wants another argument"),
     "shutdown": EngineShutdown("the scripted engine goes"),
 }
-_SCRIPT = re.compile(r"@@(\{.*\})@@", re.DOTALL)
+_SCRIPT = re.compile(r"@@(\{(?:(?!@@).)*\})@@", re.DOTALL)
 
 
 async def main(folder: str, name: str, requests: str, *options: str) -> None:
@@ -43,8 +43,8 @@ async def main(folder: str, name: str, requests: str, *options: str) -> None:
             file.write(json.dumps(line) + "\n")
 
     async def generate(request: dict[str, Any], context: Any) -> AsyncGenerator[dict[str, Any], None]:
-        found = _SCRIPT.search(tokenizer.decode(request["token_ids"], skip_special_tokens=False))
-        script: dict[str, Any] = json.loads(found[1]) if found else {"text": "Yes.</think>Hello."}
+        found = _SCRIPT.findall(tokenizer.decode(request["token_ids"], skip_special_tokens=False))
+        script: dict[str, Any] = json.loads(found[-1]) if found else {"text": "Yes.</think>Hello."}
         note({"request": request})
         ids = script.get("tokens") or tokenizer.encode(script["text"], add_special_tokens=False).ids
         step = script.get("step") or len(ids) or 1
