@@ -13,8 +13,6 @@ from typing import Protocol
 import torch
 
 from flashinfer_nvfp4.errors import LaunchRefused
-from flashinfer_nvfp4.kernels.merge import merge_into
-from flashinfer_nvfp4.kernels.stage import stage, staged_indices
 from flashinfer_nvfp4.prefill_plan import PrefillPlan, Stage
 from flashinfer_nvfp4.rowformat import LATENT, ROPE
 from flashinfer_nvfp4.tensors import check_tensor
@@ -29,10 +27,15 @@ DirectKernel = Callable[[slice], torch.Tensor]
 class StagedKernel(Protocol):
     """Sparse attention on staged rows."""
 
-    dtype: torch.dtype
-    """Of the rows: bfloat16 or float8_e4m3fn."""
-    scale: float
-    """What an FP8 row is divided by when it is staged; 1 for bfloat16."""
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the rows: bfloat16 or float8_e4m3fn."""
+        ...
+
+    @property
+    def scale(self) -> float:
+        """What an FP8 row is divided by when it is staged; 1 for bfloat16."""
+        ...
 
     def __call__(
         self, query: torch.Tensor, rows: torch.Tensor, indices: torch.Tensor, counts: torch.Tensor, lse: bool
@@ -54,13 +57,16 @@ class PrefillTables:
     windows: torch.Tensor
 
     @classmethod
-    def of(cls, plan: PrefillPlan, requests: int, device: torch.device | str) -> PrefillTables:
-        """One copy to the device, from pinned memory where there is a GPU."""
+    def of(cls, plan: PrefillPlan, requests: int, device: torch.device | str, skipped: int = 0) -> PrefillTables:
+        """One copy to the device, from pinned memory where there is a GPU.
+
+        ``skipped``: requests of the batch before those of the plan, which are counted from there.
+        """
         pinned = torch.device(device).type == "cuda"
-        table = torch.zeros((len(plan.stages), requests, 3), dtype=torch.int32, pin_memory=pinned)
+        table = torch.zeros((len(plan.stages), skipped + requests, 3), dtype=torch.int32, pin_memory=pinned)
         for row, each in zip(table, plan.stages, strict=True):
             for window in each.windows:
-                row[window.request] = torch.tensor((window.first, window.rows, window.place), dtype=torch.int32)
+                row[skipped + window.request] = row.new_tensor((window.first, window.rows, window.place))
         return cls(plan, table.to(device, non_blocking=True))
 
 
@@ -84,6 +90,9 @@ def attend(
     ``block_table``, int32 [requests, blocks]; ``buffer``: uint8, `Layout.buffer_bytes` or more. A token without keys
     has zeros. Raises `LaunchRefused`.
     """
+    from flashinfer_nvfp4.kernels.merge import merge_into
+    from flashinfer_nvfp4.kernels.stage import stage, staged_indices
+
     tokens, heads, _ = query.shape
     out = query.new_zeros((tokens, heads, LATENT), dtype=torch.bfloat16)
     sums = query.new_empty((tokens, heads), dtype=torch.float32)

@@ -16,6 +16,7 @@ __all__ = [
     "VLLM_UNTIL_032",
     "capability",
     "native_reader",
+    "shared_scratch",
     "stock_backend",
     "stock_builder",
     "stock_workspace",
@@ -65,9 +66,20 @@ def stock_builder() -> tuple[Any, Any]:
     return module.FlashInferMLASparseMetadataBuilder, module.FlashInferMLASparseTRTLLMMetadataBuilder
 
 
-def stock_workspace(device: Any) -> Any:
-    """The buffer of TRTLLM-gen that stock's layers share, zeroed when it is first asked for."""
-    return importlib.import_module("vllm.v1.attention.backends.mla.flashinfer_mla_sparse")._get_workspace_buffer(device)
+def stock_workspace(device: Any, more: int = 0) -> Any:
+    """The buffer of TRTLLM-gen that stock's layers share, zeroed when it is first asked for.
+
+    ``more``: bytes beyond those that vLLM gives it, for log-sum-exps; a longer buffer replaces a shorter one.
+    """
+    module = importlib.import_module("vllm.v1.attention.backends.mla.flashinfer_mla_sparse")
+    envs = importlib.import_module("vllm.envs")
+    return module._get_workspace_buffer(device, envs.VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE + more)
+
+
+def shared_scratch(count: int) -> Any:
+    """``count`` bytes, uint8, of the scratch memory that all layers of a worker share, valid until the next call."""
+    manager = importlib.import_module("vllm.v1.worker.workspace").current_workspace_manager()
+    return manager.get_simultaneous(((count,), importlib.import_module("torch").uint8))[0]
 
 
 def capability() -> tuple[int, int]:

@@ -8,14 +8,14 @@ from typing import ClassVar
 
 import torch
 
-from flashinfer_nvfp4.rowformat import LATENT, ROPE
+from flashinfer_nvfp4.rowformat import E4M3_MAX, LATENT, ROPE
 from flashinfer_nvfp4.workspace import PAGE
 
 __all__ = ["TrtllmRows", "missing"]
 
 
 class TrtllmRows:
-    """A `flashinfer_nvfp4.prefill.StagedKernel` on e4m3 rows, for e4m3 queries.
+    """A `flashinfer_nvfp4.prefill.StagedKernel` on e4m3 rows, for e4m3 queries; others are rounded to that.
 
     scale: what the query's dot product with a row is multiplied by, the query's own scale in it. nope: width of the
     model's query without RoPE, before absorption, which the kernel is chosen by. workspace: zeroed, int8, as large as
@@ -37,6 +37,8 @@ class TrtllmRows:
         """See `flashinfer_nvfp4.prefill.StagedKernel`; a token without keys has zeros."""
         run = importlib.import_module("flashinfer.decode").trtllm_batch_decode_with_kv_cache_mla
         topk = indices.shape[1]
+        if query.dtype != self.dtype:
+            query = query.clamp(-E4M3_MAX, E4M3_MAX).to(self.dtype)  # beyond them the conversion gives NaN
         found = run(
             query=query.unsqueeze(1),
             kv_cache=rows.view(-1, 1, PAGE, LATENT + ROPE),

@@ -1,8 +1,9 @@
 """How much device memory prefill may use beside the cache, and how it is divided: numbers only, standard library.
 
 The workspace is one budget for everything that staging needs (`flashinfer_nvfp4.prefill_plan`): the staged rows, and
-of a pass over some tokens the index lists, their lengths, and what the attention kernel allocates, its outputs and,
-where parts are merged, its log-sum-exps. The first three lie in one buffer that is kept, the others come and go.
+of a pass over some tokens the index lists, their lengths, and what the attention kernel allocates, its queries, its
+outputs and, where parts are merged, its log-sum-exps. The first three lie in one buffer that is kept; the others come
+and go.
 """
 
 from __future__ import annotations
@@ -51,13 +52,14 @@ class StagedRows:
     """What the kernel that reads staged rows needs.
 
     ``row_bytes``: 576 (FP8) or 1152 (BF16). ``lse``: whether it returns the log-sum-exp, without which a request
-    cannot be staged in parts. ``lse_bytes``: what it allocates for that, for each token and head, beside the 4 bytes
-    of the result.
+    cannot be staged in parts. Of each token and head it allocates ``lse_bytes`` for that, beside the 4 bytes of the
+    result, and ``query_bytes`` for the query in its own dtype.
     """
 
     row_bytes: int
     lse: bool
     lse_bytes: int = 0
+    query_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,8 @@ def plan_layout(workspace: int, topk: int, heads: int, staged: StagedRows) -> La
 
 
 def _output_bytes(staged: StagedRows) -> int:
-    """Bytes of a token and head that an attention kernel allocates: a bfloat16 output, and with it a log-sum-exp."""
-    return 2 * LATENT + (4 + staged.lse_bytes if staged.lse else 0)
+    """Bytes of a token and head that an attention kernel allocates: query, bfloat16 output, log-sum-exp."""
+    return staged.query_bytes + 2 * LATENT + (4 + staged.lse_bytes if staged.lse else 0)
 
 
 def _pass_tokens(heads: int) -> int:
