@@ -74,6 +74,10 @@ def up(
     prefill: Annotated[int | None, typer.Option(help="Prefill workers, instead of the file's number.")] = None,
     decode: Annotated[int | None, typer.Option(help="Decode workers, instead of the file's number.")] = None,
     kv_cache_dtype: CacheDtype = None,
+    frontend: Annotated[
+        str | None,
+        typer.Option(help="Frontend, instead of the file's: stock, or structural_tags.", metavar="NAME"),
+    ] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait until everything serves.")] = 600,
     as_json: AsJson = False,
 ) -> None:
@@ -84,7 +88,8 @@ def up(
     """
     with _errors():
         workers, engine = {"prefill": prefill, "decode": decode}, {"kv_cache_dtype": kv_cache_dtype}
-        chosen = _with_model(_read(deployment, {"workers": workers, "engine": engine}))
+        options = {"workers": workers, "engine": engine, "tools": {"frontend": frontend}}
+        chosen = _with_model(_read(deployment, options))
         stack = Stack(chosen, run_dir, http_port=port)
         stack.up(say, timeout)
     if as_json:

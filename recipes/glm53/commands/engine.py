@@ -83,7 +83,9 @@ def _rank(needed: int) -> int:
 
 def _tools(deployment: Deployment) -> list[str]:
     tools = deployment.tools
-    arguments = ["--dyn-tool-call-parser", tools.call_parser, "--dyn-reasoning-parser", tools.reasoning_parser]
+    arguments = []
+    if tools.frontend == "stock":  # the other one reads calls itself, and Dynamo would read its answers once more
+        arguments += ["--dyn-tool-call-parser", tools.call_parser, "--dyn-reasoning-parser", tools.reasoning_parser]
     if tools.schema_mode != "auto":
         arguments += ["--dyn-structural-tag", as_json({"schema": tools.schema_mode})]
     return arguments
@@ -96,8 +98,13 @@ def engine_environment(deployment: Deployment, role: RoleName) -> dict[str, str]
         **serving_environment(deployment),
         **getattr(deployment.roles, role).environment,
     }
-    if deployment.engine.nvfp4_policy:
-        env["FLASHINFER_NVFP4_POLICY"] = deployment.engine.nvfp4_policy
+    engine = deployment.engine
+    if engine.nvfp4_policy:
+        env["FLASHINFER_NVFP4_POLICY"] = engine.nvfp4_policy
+    if engine.nvfp4_kernel:
+        env["FLASHINFER_NVFP4_BACKEND"] = engine.nvfp4_kernel
+    if engine.nvfp4_fold is not None:
+        env["FLASHINFER_NVFP4_FOLD"] = "on" if engine.nvfp4_fold else "off"
     if deployment.tools.structural_tags != "off":
         env["DYNAMO_STRUCTURAL_TAGS"] = deployment.tools.structural_tags
     if deployment.model.adapters:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from glm53.deployment import Deployment
 
-__all__ = ["frontend_arguments"]
+__all__ = ["frontend_arguments", "frontend_module"]
+
+_MODULES = {"stock": "dynamo.frontend", "structural_tags": "dynamo_structural_tags.frontend"}
+
+
+def frontend_module(deployment: Deployment) -> str:
+    """What ``python3 -m`` runs: Dynamo's frontend, or the same one with a plugin's chat engine."""
+    return _MODULES[deployment.tools.frontend]
 
 
 def frontend_arguments(deployment: Deployment, host: str, port: int) -> list[str]:

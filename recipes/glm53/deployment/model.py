@@ -98,7 +98,10 @@ class Deployment(Strict):
             "hash": ["sha256", "0"],
             **self.engine.model_dump(
                 mode="json",
-                include={"dtype", "block_size", "kv_cache_dtype", "nvfp4_policy", "attention_backend", "mtp_depth"},
+                include={
+                    *("dtype", "block_size", "kv_cache_dtype", "nvfp4_policy", "nvfp4_fold"),
+                    *("attention_backend", "mtp_depth"),
+                },
             ),
         }
         return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).hexdigest()[:12]

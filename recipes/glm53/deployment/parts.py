@@ -82,6 +82,8 @@ class Engine(Strict):
     kv_cache_dtype: how a token's row is stored; "auto" is `dtype`.
     nvfp4_policy: how the scales of NVFP4 rows are chosen (plugin flashinfer_nvfp4); None leaves it to the caller's
         environment, and that to the plugin's default.
+    nvfp4_kernel, nvfp4_fold: what reads NVFP4 rows on a GPU, and whether latents are folded (the same plugin).
+    attention_backend: vLLM's, for all roles; needed on GPUs.
     mtp_depth: tokens that the model's own prediction layer drafts; 0 drafts none.
     """
 
@@ -94,6 +96,8 @@ class Engine(Strict):
     gpu_memory: Annotated[float, Field(gt=0, lt=1)] = 0.87
     kv_cache_dtype: Literal["auto", "fp8", "fp8_ds_mla", "nvfp4_ds_mla"] = "auto"
     nvfp4_policy: Literal["rtn", "four_over_six", "search"] | None = None
+    nvfp4_kernel: Literal["auto", "off", "cuda", "flashinfer", "triton", "gather"] | None = None
+    nvfp4_fold: bool | None = None
     attention_backend: Literal["FLASHMLA_SPARSE", "FLASHINFER_MLA_SPARSE"] | None = None
     mtp_depth: Annotated[int, Field(ge=0, le=8)] = 0
 
@@ -137,6 +141,8 @@ class Tools(Strict):
     parser_version: 2 reads tool calls that version 1 loses. structural_tags: the plugin of that name; "enforce"
         replaces Dynamo's tags, "report" counts what would change, "off" leaves them alone.
     schema_mode: "strict" constrains the arguments of every tool, "auto" those of tools that ask for it.
+    frontend: "structural_tags" starts that plugin's frontend, which streams arguments and reads calls itself; workers
+        then announce no parsers. "stock" is Dynamo's.
     """
 
     call_parser: str = "glm47"
@@ -144,6 +150,7 @@ class Tools(Strict):
     parser_version: Literal[1, 2] = 2
     structural_tags: Literal["off", "report", "enforce"] = "off"
     schema_mode: Literal["auto", "strict"] = "auto"
+    frontend: Literal["stock", "structural_tags"] = "stock"
 
 
 class Frontend(Strict):

@@ -65,6 +65,8 @@ ENGINE_FACTS: dict[str, tuple[Fact, str]] = {
     "prefix hash": (_option("--prefix-caching-hash-algo"), "engine"),
     "hash seed": (_variable("PYTHONHASHSEED"), "engine"),
     "NVFP4 policy": (_variable("FLASHINFER_NVFP4_POLICY"), "engine.nvfp4_policy"),
+    "NVFP4 fold": (_variable("FLASHINFER_NVFP4_FOLD"), "engine.nvfp4_fold"),
+    "NVFP4 kernel": (_variable("FLASHINFER_NVFP4_BACKEND"), "engine.nvfp4_kernel"),
     "connector": (lambda command: nixl(command).get("kv_connector"), "kv_transfer"),
     "connector module": (lambda command: nixl(command).get("kv_connector_module_path"), "kv_transfer"),
     "layout": (_extra("blhnc", "layout"), "kv_transfer.layout"),

@@ -13,9 +13,10 @@ __all__ = ["findings"]
 #: Attention backend -> cache dtypes that it reads on GPUs (`supported_kv_cache_dtypes` of vLLM 0.31 to 0.33), and the
 #: compute capabilities it runs on.
 _BACKENDS = {
-    "FLASHMLA_SPARSE": (("auto", "fp8", "fp8_ds_mla", "nvfp4_ds_mla"), (9, 10)),
-    "FLASHINFER_MLA_SPARSE": (("auto", "fp8"), (10,)),
+    "FLASHMLA_SPARSE": (("fp8", "fp8_ds_mla"), (9, 10)),
+    "FLASHINFER_MLA_SPARSE": (("fp8",), (10,)),
 }
+_NVFP4 = "nvfp4_ds_mla"
 
 
 def findings(deployment: Deployment) -> Iterator[Finding]:
@@ -37,13 +38,15 @@ def findings(deployment: Deployment) -> Iterator[Finding]:
             "Use 64.",
         )
     yield from _dtype(deployment)
-    if engine.nvfp4_policy and engine.kv_cache_dtype != "nvfp4_ds_mla":
-        yield Finding(
-            "policy-without-nvfp4",
-            "engine.nvfp4_policy",
-            f"{engine.nvfp4_policy} chooses scales of NVFP4 rows, but kv_cache_dtype={engine.kv_cache_dtype} has none.",
-            "Set kv_cache_dtype to nvfp4_ds_mla, or leave nvfp4_policy out.",
-        )
+    for key in ("nvfp4_policy", "nvfp4_kernel", "nvfp4_fold"):
+        value = getattr(engine, key)
+        if value is not None and engine.kv_cache_dtype != _NVFP4:
+            yield Finding(
+                "policy-without-nvfp4",
+                f"engine.{key}",
+                f"{value} is about NVFP4 rows, but kv_cache_dtype={engine.kv_cache_dtype} has none.",
+                f"Set kv_cache_dtype to nvfp4_ds_mla, or leave {key} out.",
+            )
     if transfer.eviction_window and transfer.block_allocation != "runs":
         yield Finding(
             "window-without-runs",
@@ -87,13 +90,6 @@ def _dtype(deployment: Deployment) -> Iterator[Finding]:
                 "Use 0.",
             )
         return
-    if dtype == "nvfp4_ds_mla" and not machine.blackwell:
-        yield Finding(
-            "cache-dtype",
-            "engine.kv_cache_dtype",
-            f"nvfp4_ds_mla needs compute capability 10.x, {deployment.hardware} has {machine.capability[0]}.x.",
-            "Use fp8_ds_mla.",
-        )
     if dtype == "auto":
         yield Finding(
             "cache-dtype",
@@ -110,17 +106,39 @@ def _dtype(deployment: Deployment) -> Iterator[Finding]:
         )
         return
     dtypes, capabilities = _BACKENDS[backend]
-    if dtype not in dtypes:
-        yield Finding(
-            "backend-dtype",
-            "engine.attention_backend",
-            f"{backend} does not read {dtype} rows.",
-            "Use FLASHMLA_SPARSE, or a dtype of " + ", ".join(dtypes[1:]) + ".",
-        )
     if machine.capability[0] not in capabilities:
         yield Finding(
             "backend-hardware",
             "engine.attention_backend",
             f"{backend} does not run on {deployment.hardware}.",
             "Use FLASHMLA_SPARSE.",
+        )
+    elif dtype == _NVFP4:
+        yield from _nvfp4(deployment, stock=(backend, machine.capability[0]) == ("FLASHMLA_SPARSE", 10))
+    elif dtype not in (*dtypes, "auto"):
+        yield Finding(
+            "backend-dtype",
+            "engine.attention_backend",
+            f"{backend} does not read {dtype} rows.",
+            "Use FLASHMLA_SPARSE, or a dtype of " + ", ".join(dtypes) + ".",
+        )
+
+
+def _nvfp4(deployment: Deployment, *, stock: bool) -> Iterator[Finding]:
+    """NVFP4 rows on a GPU. stock: vLLM's own backend reads and writes them; elsewhere the plugin does."""
+    engine = deployment.engine
+    if stock and (engine.nvfp4_policy not in (None, "rtn") or engine.nvfp4_fold):
+        yield Finding(
+            "policy-of-stock",
+            "engine.nvfp4_policy" if engine.nvfp4_policy not in (None, "rtn") else "engine.nvfp4_fold",
+            f"with {engine.attention_backend} on {deployment.hardware} vLLM's own writer makes the rows, always by rtn "
+            "and without a fold.",
+            "Use rtn and no fold, or attention_backend: FLASHINFER_MLA_SPARSE, which the plugin takes over.",
+        )
+    if not stock and engine.nvfp4_kernel == "off":
+        yield Finding(
+            "no-nvfp4-reader",
+            "engine.nvfp4_kernel",
+            f"{engine.attention_backend} on {deployment.hardware} reads NVFP4 rows by the plugin only, and it is off.",
+            "Use auto, or leave nvfp4_kernel out.",
         )

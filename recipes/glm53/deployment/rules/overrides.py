@@ -39,6 +39,7 @@ OWNED_ARGUMENTS = {
     "--kv-events-config": "router",
     "--kv-transfer-config": "kv_transfer",
     "--max-lora-rank": "model.adapters",
+    "--max-loras": "model.adapters",
     "--max-model-len": "engine.max_model_len",
     "--max-num-batched-tokens": "roles.ROLE.max_batched_tokens",
     "--max-num-seqs": "roles.ROLE.max_sequences",
@@ -63,6 +64,8 @@ OWNED_VARIABLES = {
     "DYN_STRUCTURAL_TAG": "tools.schema_mode",
     "DYN_SYSTEM_PORT": "ports.system",
     "DYN_VLLM_DISAGGREGATION_MODE": "workers",
+    "FLASHINFER_NVFP4_BACKEND": "engine.nvfp4_kernel",
+    "FLASHINFER_NVFP4_FOLD": "engine.nvfp4_fold",
     "FLASHINFER_NVFP4_POLICY": "engine.nvfp4_policy",
     "MOONCAKE_CONFIG_PATH": "tier",
     "PYTHONHASHSEED": "engine",
@@ -106,12 +109,12 @@ def _variable(deployment: Deployment, field: str, variable: str, value: str) -> 
             f"{value!r} can make vLLM leave the GPU for the CPU, or hide it, without an error.",
             "Remove it; the hardware and the renderer decide that.",
         )
-    if variable == "VLLM_PLUGINS" and not {"dynamo_structural_tags", "dynamo_nixl_telemetry"} <= set(value.split(",")):
+    if variable == "VLLM_PLUGINS" and not {"dynamo_structural_tags", "flashinfer_nvfp4"} <= set(value.split(",")):
         yield Finding(
             "plugins-left-out",
             field,
             f"{value!r}: vLLM loads no plugin that this list lacks, without a word.",
-            "Remove it, or name dynamo_structural_tags and dynamo_nixl_telemetry in it.",
+            "Remove it, or name dynamo_structural_tags, flashinfer_nvfp4 and dynamo_nixl_telemetry in it.",
         )
     if _SECRET.search(variable):
         yield Finding(

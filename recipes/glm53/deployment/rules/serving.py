@@ -18,6 +18,7 @@ def findings(deployment: Deployment) -> Iterator[Finding]:
     yield from _capacity(deployment)
     yield from _local(deployment)
     yield from _ports(deployment)
+    yield from _frontend(deployment)
 
 
 def _steps(deployment: Deployment) -> Iterator[Finding]:
@@ -62,6 +63,16 @@ def _tier(deployment: Deployment) -> Iterator[Finding]:
             "tier.memory",
             f"{int(tier.memory) >> 20} MiB a node, but each engine stages {int(tier.buffer) >> 20} MiB.",
             "Give the tier at least twice the buffer.",
+        )
+
+
+def _frontend(deployment: Deployment) -> Iterator[Finding]:
+    if deployment.tools.frontend != "stock" and set(deployment.targets) != {"local"}:
+        yield Finding(
+            "frontend-on-cluster",
+            "tools.frontend",
+            f"{deployment.tools.frontend} needs its plugin and xgrammar, and the image of Dynamo's frontend has neither.",
+            "Use stock, or target local.",
         )
 
 
@@ -134,6 +145,14 @@ def _ports(deployment: Deployment) -> Iterator[Finding]:
             )
     if ranges and ranges[-1][1].stop > 1 << 16:
         yield Finding("port-clash", f"ports.{ranges[-1][0]}", "it counts up beyond port 65535.", "Choose a lower port.")
+    for key, fixed in (("http", 8000), ("system", 9090)):
+        if "kubernetes" in deployment.targets and getattr(deployment.ports, key) != fixed:
+            yield Finding(
+                "operator-port",
+                f"ports.{key}",
+                f"Dynamo's operator expects {fixed}, in its services and its probes.",
+                f"Use {fixed}, or targets without kubernetes.",
+            )
     system = port_ranges(deployment)["system"]
     if system.stop > 1 << 15:
         yield Finding(

@@ -1,0 +1,250 @@
+"""Shipped recipes: what each of them is, and that everything they render is whole, stable and shell."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from recipe_files import NAMES, RECIPES, TARGETS, deployment, files
+
+from glm53.deployment import Target, load
+from glm53.lint.commands import documents, from_manifests, from_scripts, option
+from glm53.lint.files import check
+from glm53.render import kubernetes, slurm
+
+SHELL = re.compile(r"\.(sh|sbatch)$")
+GRAPHS = [(path, target) for path, target in TARGETS if target == "kubernetes"]
+JOBS = [(path, target) for path, target in TARGETS if target == "slurm"]
+
+
+@pytest.mark.parametrize(("path", "target"), TARGETS, ids=NAMES)
+def test_what_a_recipe_renders_has_no_finding(path: Path, target: Target) -> None:
+    assert check(files(path, target), target) == []
+
+
+@pytest.mark.parametrize(("path", "target"), TARGETS, ids=NAMES)
+def test_rendering_twice_gives_the_same_text(path: Path, target: Target) -> None:
+    assert files(path, target) == files(path, target)
+
+
+@pytest.mark.parametrize(("path", "target"), TARGETS, ids=NAMES)
+def test_every_script_is_shell(path: Path, target: Target, tmp_path: Path) -> None:
+    """bash reads them, and shellcheck where it is installed; scripts in manifests included."""
+    scripts = {name: text for name, text in files(path, target).items() if SHELL.search(name)}
+    for name, text in files(path, target).items():
+        for obj in documents(text) if name.endswith(".yaml") else []:
+            for container in obj.get("spec", {}).get("template", {}).get("spec", {}).get("containers", []):
+                if container["command"][:2] == ["bash", "-c"]:
+                    scripts[f"{container['name']}.sh"] = "#!/usr/bin/env bash\n" + container["command"][2]
+    for name, text in scripts.items():
+        (tmp_path / name).write_text(text)
+    paths = [str(tmp_path / name) for name in scripts]
+    for name in paths:
+        done = subprocess.run(["bash", "-n", name], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+    if shellcheck := shutil.which("shellcheck"):
+        done = subprocess.run([shellcheck, "--severity=warning", *paths], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
+def test_the_shipped_recipes_are_those_that_the_readme_names() -> None:
+    assert [path.stem for path in RECIPES] == [
+        "glm53-b200",
+        "glm53-batch",
+        "glm53-cpu",
+        "glm53-fine-tuned",
+        "glm53-gb200-nvl72",
+        "glm53-h200",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "groups", "gpus", "nodes"),
+    [
+        ("glm53-gb200-nvl72", {"prefill": (1, 8, 2), "decode": (4, 4, 1)}, 4, 6),
+        ("glm53-b200", {"prefill": (1, 8, 1), "decode": (4, 4, 1)}, 8, 3),
+        ("glm53-h200", {"prefill": (1, 16, 2), "decode": (4, 8, 1)}, 8, 6),
+        ("glm53-fine-tuned", {"prefill": (1, 8, 1), "decode": (1, 4, 1)}, 8, 2),
+    ],
+)
+def test_groups_gpus_and_nodes_are_as_the_recipe_says(
+    name: str, groups: dict[str, tuple[int, int, int]], gpus: int, nodes: int
+) -> None:
+    """groups: role -> groups, GPUs a group, nodes a group. gpus: of a node. nodes: of the Slurm job."""
+    recipe = load(next(path for path in RECIPES if path.stem == name))
+    (graph,) = documents(kubernetes.render(recipe)["graph.yaml"])
+    for component in graph["spec"]["components"][1:]:
+        count, total, spans = groups[component["name"]]
+        limits = component["podTemplate"]["spec"]["containers"][0]["resources"]["limits"]
+        assert component["replicas"] == count
+        assert component.get("multinode", {"nodeCount": 1})["nodeCount"] == spans
+        assert int(limits["nvidia.com/gpu"]) * spans == total
+    job = slurm.render(recipe)["job.sbatch"]
+    assert f"#SBATCH --nodes={nodes}\n#SBATCH --gpus-per-node={gpus}\n" in job
+
+
+def test_the_published_topology_is_one_prefill_group_of_dep8_and_four_decode_groups_of_tp4() -> None:
+    recipe = load(next(path for path in RECIPES if path.stem == "glm53-gb200-nvl72"))
+    prefill, decode = recipe.roles.prefill, recipe.roles.decode
+
+    assert (recipe.workers.prefill, recipe.workers.decode) == (1, 4)
+    assert (prefill.data_parallel, prefill.expert_parallel, prefill.tensor_parallel) == (8, True, 1)
+    assert (decode.tensor_parallel, decode.data_parallel) == (4, 1)
+    assert prefill.max_batched_tokens == 4096
+
+
+@pytest.mark.parametrize(("path", "target"), JOBS, ids=[path.stem for path, _ in JOBS])
+def test_under_slurm_no_two_processes_of_a_node_share_a_gpu_or_a_port(path: Path, target: Target) -> None:
+    engines = [one for one in from_scripts(files(path, target)) if one.kind == "engine"]
+    recipe, taken = load(path), set()
+    for engine in engines:
+        role = getattr(recipe.roles, engine.role)
+        gpus = {("gpu", gpu) for gpu in engine.env["CUDA_VISIBLE_DEVICES"].split(",")}
+        side, system = int(engine.env["VLLM_NIXL_SIDE_CHANNEL_PORT"]), int(engine.env["DYN_SYSTEM_PORT"])
+        # vLLM's NIXL connector listens on the port plus the data-parallel rank.
+        mine = gpus | {("port", str(side + rank)) for rank in range(role.data_parallel)} | {("port", str(system))}
+        assert not {(engine.host, *one) for one in mine} & taken
+        taken |= {(engine.host, *one) for one in mine}
+    total = sum(role.gpus * groups for _, role, groups in recipe.served())
+    assert sum(one[1] == "gpu" for one in taken) == total
+
+
+@pytest.mark.parametrize(("path", "target"), GRAPHS, ids=[path.stem for path, _ in GRAPHS])
+def test_secrets_are_named_and_never_written(path: Path, target: Target) -> None:
+    for command in from_manifests(files(path, target)):
+        for name, value in command.env.items():
+            assert not re.search("TOKEN|SECRET|PASSWORD", name) or value.startswith("from ")
+
+
+def test_every_role_has_probes_a_budget_and_is_scraped() -> None:
+    recipe = load(next(path for path in RECIPES if path.stem == "glm53-gb200-nvl72"))
+    rendered = kubernetes.render(recipe)
+    (graph,) = documents(rendered["graph.yaml"])
+    for component in graph["spec"]["components"]:
+        main = component["podTemplate"]["spec"]["containers"][0]
+        assert {"livenessProbe", "readinessProbe"} <= main.keys()
+    roles = {"frontend", "prefill", "decode", "tier-master"}
+    for name in ("disruption.yaml", "metrics.yaml"):
+        objects = documents(rendered[name])
+        assert {one["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"] for one in objects} == roles
+    budgets = {one["metadata"]["name"]: one["spec"]["maxUnavailable"] for one in documents(rendered["disruption.yaml"])}
+    # The only prefill group is never evicted; of four decode groups one may be.
+    assert (budgets["glm53-gb200-nvl72-prefill"], budgets["glm53-gb200-nvl72-decode"]) == (0, 1)
+
+
+def test_a_compute_domain_comes_with_nvlink_across_nodes_and_only_then() -> None:
+    by_name = {path.stem: kubernetes.render(load(path)) for path, _ in GRAPHS}
+
+    (domain,) = documents(by_name["glm53-gb200-nvl72"]["compute-domain.yaml"])
+    assert domain["spec"] == {
+        "numNodes": 0,
+        "channel": {"resourceClaimTemplate": {"name": "glm53-gb200-nvl72-compute-domain"}},
+    }
+    assert {name for name, rendered in by_name.items() if "compute-domain.yaml" in rendered} == {"glm53-gb200-nvl72"}
+
+
+def test_the_tier_is_prefills_and_its_addresses_and_leases_are_derived() -> None:
+    recipe = deployment(tier={"memory": "64GiB", "lease_seconds": 1800}, ports={"tier_rpc": 51_000})
+    rendered = kubernetes.render(recipe)
+    commands = {one.kind: one for one in from_manifests(rendered)}
+
+    assert option(commands["tier-master"], "--default_kv_lease_ttl") == "1800000"
+    assert option(commands["tier-store"], "--global_segment_size") == str(64 << 30)
+    config = next(one for one in documents(rendered["tier.yaml"]) if one["kind"] == "ConfigMap")
+    client = json.loads(config["data"]["mooncake.json"])
+    assert client["master_server_address"] == "small-tier-master:51000"
+    assert client["mode"] == "standalone-store"
+    assert client["global_segment_size"] == 0
+    decode = next(one for one in from_manifests(rendered) if one.role == "decode" and one.kind == "engine")
+    assert "MOONCAKE_CONFIG_PATH" not in decode.env
+
+
+def test_keys_of_the_tier_differ_wherever_the_bytes_of_a_block_could() -> None:
+    def prefix(**overrides: object) -> str:
+        return deployment(**overrides).fingerprint
+
+    changed = [
+        {"engine": {"kv_cache_dtype": "fp8_ds_mla", "attention_backend": "FLASHMLA_SPARSE"}},
+        {"engine": {"mtp_depth": 3}},
+        {"engine": {"dtype": "float16"}},
+        {"model": {"repository": "org/other"}},
+        {"model": {"revision": "0" * 40}},
+        {"kv_transfer": {"layout": "stock"}},
+    ]
+    prefixes = [prefix(), *(prefix(**one) for one in changed)]
+    assert len(set(prefixes)) == len(prefixes)
+    # What changes no byte changes no key: another number of groups, another router.
+    assert prefix(workers={"prefill": 2, "decode": 8}, router="round-robin") == prefix()
+
+
+def test_serverless_capacity_lets_decode_come_and_go_and_reserved_does_not() -> None:
+    by_name = {path.stem: kubernetes.render(load(path)) for path, _ in GRAPHS}
+    (scaled,) = documents(by_name["glm53-batch"]["scaling.yaml"])
+    (graph,) = documents(by_name["glm53-batch"]["graph.yaml"])
+
+    assert (scaled["spec"]["minReplicaCount"], scaled["spec"]["maxReplicaCount"]) == (1, 8)
+    assert [one["name"] for one in graph["spec"]["components"] if "scalingAdapter" in one] == ["decode"]
+    assert "scaling.yaml" not in by_name["glm53-fine-tuned"]
+
+
+def test_an_adapter_is_loaded_by_the_operator_beside_the_base_model() -> None:
+    adapters = [{"name": "Tuned LoRA", "uri": "hf://org/adapter", "rank": 32}]
+    rendered = kubernetes.render(deployment(model={"adapters": adapters}, targets=["kubernetes"]))
+    (model,) = documents(rendered["adapters.yaml"])
+
+    assert model["metadata"]["name"] == "small-tuned-lora"
+    assert model["spec"] == {
+        "modelName": "Tuned LoRA",
+        "baseModelName": "glm-5.3",
+        "modelType": "lora",
+        "source": {"uri": "hf://org/adapter"},
+    }
+    (graph,) = documents(rendered["graph.yaml"])
+    assert {one["modelRef"]["name"] for one in graph["spec"]["components"] if "modelRef" in one} == {"glm-5.3"}
+
+
+def test_pins_reach_images_and_the_models_folder_and_launching_without_them_is_refused() -> None:
+    digests = {"dynamo-frontend": "sha256:" + "a" * 64, "vllm-runtime": "sha256:" + "b" * 64}
+    pinned = deployment(images={"digests": digests}, model={"revision": "c" * 40})
+    rendered = kubernetes.render(pinned)
+    images = {one.kind: one.image for one in from_manifests(rendered)}
+
+    assert pinned.unpinned() == []
+    assert images["engine"] == f"nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.6.1@{digests['vllm-runtime']}"
+    assert images["frontend"] == f"nvcr.io/nvidia/ai-dynamo/dynamo-frontend:1.6.1@{digests['dynamo-frontend']}"
+    assert "/hub/nvidia--GLM-5.3-NVFP4/" + "c" * 40 in rendered["graph.yaml"]
+    for text in (rendered["launch.sh"], slurm.render(pinned)["submit.sh"]):
+        assert "ALLOW_UNPINNED" not in text
+    for text in (kubernetes.render(deployment())["launch.sh"], slurm.render(deployment())["submit.sh"]):
+        assert "ALLOW_UNPINNED" in text
+
+
+def test_a_launch_without_pins_stops_before_it_touches_the_cluster(tmp_path: Path) -> None:
+    """Run for real, with a kubectl that would leave a trace."""
+    (tmp_path / "launch.sh").write_text(kubernetes.render(deployment())["launch.sh"])
+    fake = tmp_path / "bin" / "kubectl"
+    fake.parent.mkdir()
+    fake.write_text(f"#!/bin/sh\necho called >> {tmp_path}/trace\n")
+    fake.chmod(0o755)
+    path = f"{fake.parent}:/usr/bin:/bin"
+    command = ["bash", str(tmp_path / "launch.sh"), "space"]
+    done = subprocess.run(command, env={"PATH": path}, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert "images.digests.vllm-runtime" in done.stderr
+    assert not (tmp_path / "trace").exists()
+    allowed = {"PATH": path, "ALLOW_UNPINNED": "1"}
+    done = subprocess.run(command, env=allowed, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "trace").exists()
+
+
+def test_manifests_say_what_they_say_without_references_between_parts() -> None:
+    for text in kubernetes.render(deployment()).values():
+        assert not re.search(r"[:-] [&*]id\d", text)
+    assert yaml.safe_load(kubernetes.render(deployment())["graph.yaml"])["kind"] == "DynamoGraphDeployment"
