@@ -1,0 +1,84 @@
+"""``mooncake-tier serve``: run a node until it is told to end, and leave a note of where it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from mooncake_tier import binding
+from mooncake_tier.errors import NodeFailed
+from mooncake_tier.node import Node
+from mooncake_tier.settings import NodeSettings
+
+__all__ = ["RUN_DIR", "read_state", "serve"]
+
+RUN_DIR = Path("build/mooncake-tier")
+_STATE = "node.json"
+
+
+def serve(settings: NodeSettings, run_dir: Path, open_ports: bool = False, as_json: bool = False) -> int:
+    """Start the node, say so on standard output, and wait. Returns 0 after an interrupt.
+
+    Raises `NodeFailed` if it does not start, or a process of it ends.
+    """
+    if (running := read_state(run_dir)) is not None:
+        raise NodeFailed(
+            f"process {running['pid']} already serves in {run_dir}: two would share logs and state. End it (kill "
+            f"{running['pid']}), or name another --run-dir."
+        )
+    node = Node(settings, run_dir, open_ports)
+    try:
+        node.start()
+        state = _state(node)
+        part = run_dir / f"{_STATE}.part"
+        part.write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+        part.replace(run_dir / _STATE)
+        _say(state, as_json)
+        while (said := node.ended()) is None:
+            time.sleep(0.2)
+        raise NodeFailed(said)
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        (run_dir / _STATE).unlink(missing_ok=True)
+        node.stop()
+
+
+def read_state(run_dir: Path) -> dict[str, Any] | None:
+    """What a node that serves in this folder has noted; None if none does."""
+    try:
+        state: dict[str, Any] = json.loads((run_dir / _STATE).read_text(encoding="utf-8"))
+        os.kill(state["pid"], 0)
+    except (OSError, ValueError, KeyError):
+        return None
+    return state
+
+
+def _state(node: Node) -> dict[str, Any]:
+    settings = node.settings
+    return {
+        "pid": os.getpid(),
+        "host": settings.address,
+        "master": settings.store.master,
+        "metrics": None if settings.master else f"{settings.address}:{settings.metrics_port}",
+        "protocol": settings.protocol,
+        "pool_bytes": settings.pool_bytes,
+        "lease_s": settings.lease_s,
+        "processes": {name: process.pid for name, process in node.processes.items()},
+        "environment": binding.environment(node.preload, settings.address) if node.preload else {},
+    }
+
+
+def _say(state: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(state), flush=True)
+        return
+    print(f"ready: master {state['master']}, pool of {state['pool_bytes'] / (1 << 30):.4g} GiB", flush=True)
+    if state["environment"]:
+        line = " ".join(f"{name}='{value}'" for name, value in state["environment"].items())
+        print(f"start workers with: {line}", flush=True)
+    sys.stdout.flush()
