@@ -88,7 +88,7 @@ def up(
     """
     with _errors():
         workers, engine = {"prefill": prefill, "decode": decode}, {"kv_cache_dtype": kv_cache_dtype}
-        options = {"workers": workers, "engine": engine, "tools": {"frontend": frontend}}
+        options: dict[str, dict[str, Any]] = {"workers": workers, "engine": engine, "tools": {"frontend": frontend}}
         chosen = _with_model(_read(deployment, options))
         stack = Stack(chosen, run_dir, http_port=port)
         stack.up(say, timeout)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from glm53.deployment import Deployment, parse
+from glm53.deployment import Deployment, DeploymentError, parse
 from glm53.render.local import Ports, Process, port_count, render
 
 RUN = Path("/run-dir")
@@ -54,6 +54,23 @@ def test_no_two_processes_share_a_port() -> None:
     ports += [address.rpartition(":")[2] for address in _rendered(_deployment())["broker"].argv[-2:]]
 
     assert len(ports) == len(set(ports)) == port_count(_deployment())
+
+
+def test_the_plugins_frontend_reads_calls_itself_so_its_workers_announce_no_parsers() -> None:
+    stock = _rendered(_deployment())
+    ours = _rendered(_deployment(tools={"frontend": "structural_tags"}))
+
+    assert stock["frontend"].argv[:3] == ("python", "-m", "dynamo.frontend")
+    assert ours["frontend"].argv[:3] == ("python", "-m", "dynamo_structural_tags.frontend")
+    assert ours["frontend"].argv[3:] == stock["frontend"].argv[3:]
+    parsers = ("--dyn-tool-call-parser", "--dyn-reasoning-parser")
+    assert [name in stock["decode-0"].argv for name in parsers] == [True, True]
+    assert [name in ours["decode-0"].argv for name in parsers] == [False, False]
+
+
+def test_the_plugins_frontend_is_for_the_local_stack() -> None:
+    with pytest.raises(DeploymentError, match=r"tools\.frontend: .*Use stock, or target local\."):
+        _deployment(tools={"frontend": "structural_tags"}, targets=["local", "slurm"])
 
 
 def test_every_worker_gets_the_cache_dtype_once_and_the_policy_of_its_rows() -> None:

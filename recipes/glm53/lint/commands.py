@@ -16,6 +16,7 @@ __all__ = ["Command", "documents", "from_manifests", "from_scripts", "option"]
 _KINDS = {
     "dynamo.vllm": "engine",
     "dynamo.frontend": "frontend",
+    "dynamo_structural_tags.frontend": "frontend",
     "mooncake.cli": "tier-master",
     "mooncake.cli_client": "tier-store",
 }

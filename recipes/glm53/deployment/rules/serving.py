@@ -71,7 +71,7 @@ def _frontend(deployment: Deployment) -> Iterator[Finding]:
         yield Finding(
             "frontend-on-cluster",
             "tools.frontend",
-            f"{deployment.tools.frontend} needs its plugin and xgrammar, and the image of Dynamo's frontend has neither.",
+            f"{deployment.tools.frontend} needs its plugin and xgrammar, which the image of Dynamo's frontend lacks.",
             "Use stock, or target local.",
         )
 
