@@ -83,7 +83,7 @@ def _rank(needed: int) -> int:
 
 def _tools(deployment: Deployment) -> list[str]:
     tools = deployment.tools
-    arguments = []
+    arguments: list[str] = []
     if tools.frontend == "stock":  # the other one reads calls itself, and Dynamo would read its answers once more
         arguments += ["--dyn-tool-call-parser", tools.call_parser, "--dyn-reasoning-parser", tools.reasoning_parser]
     if tools.schema_mode != "auto":
