@@ -1,7 +1,7 @@
 """A fake of a Dynamo worker, on the real Dynamo runtime: it answers with the tokens that the prompt itself asks for.
 
-The last ``@@{...}@@`` in a prompt is the script: ``text`` or ``tokens`` (ids), ``step`` tokens a message (0: all at
-once), ``finish`` reason, and for failures ``die`` (the process), ``raise`` (an ``error``) or ``stop`` (the stream ends)
+The last ``@@{...}@@`` in a prompt is the script: ``text`` (``repeat`` times, between ``before`` and ``after``) or
+``tokens`` (ids), ``step`` tokens a message (0: all at once), ``finish`` reason, and for failures ``die`` (the process), ``raise`` (an ``error``) or ``stop`` (the stream ends)
 after that many messages; ``wait`` seconds before each message; ``fields`` to add to each. Every request is written to
 the file REQUESTS, and ``stopped`` once the client has gone.
 
@@ -46,7 +46,8 @@ async def main(folder: str, name: str, requests: str, *options: str) -> None:
         found = _SCRIPT.findall(tokenizer.decode(request["token_ids"], skip_special_tokens=False))
         script: dict[str, Any] = json.loads(found[-1]) if found else {"text": "Yes.</think>Hello."}
         note({"request": request})
-        ids = script.get("tokens") or tokenizer.encode(script["text"], add_special_tokens=False).ids
+        text = script.get("before", "") + script.get("text", "") * script.get("repeat", 1) + script.get("after", "")
+        ids = script.get("tokens") or tokenizer.encode(text, add_special_tokens=False).ids
         step = script.get("step") or len(ids) or 1
         parts = [ids[start : start + step] for start in range(0, len(ids), step)] or [[]]
         for index in range(request["sampling_options"].get("n") or 1):

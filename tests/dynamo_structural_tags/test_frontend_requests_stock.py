@@ -218,7 +218,7 @@ def test_arguments_arrive_while_the_model_writes_them(fronts: dict[str, Front]) 
         ({"guided_regex": "a", "tools": TOOLS, "tool_choice": "required"}, "guided_regex"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"nvext": {"greed_sampling": True}}, "nvext.greed_sampling"),
-        ({"nvext": {"extra_fields": ["timing"]}}, "timing"),
+        ({"nvext": {"extra_fields": ["timing", "worker_id"]}}, "worker_id"),
         ({"mm_processor_kwargs": {"a": 1}}, "mm_processor_kwargs"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},
@@ -290,7 +290,10 @@ def test_a_stop_string_stops_the_worker(fronts: dict[str, Front]) -> None:
 
 
 def test_nvext_events_and_fields(fronts: dict[str, Front]) -> None:
-    nvext = {"annotations": ["formatted_prompt", "token_ids"], "extra_fields": ["stop_reason", "completion_token_ids"]}
+    nvext = {
+        "annotations": ["formatted_prompt", "token_ids"],
+        "extra_fields": ["stop_reason", "completion_token_ids", "timing"],
+    }
     body = {**_user("a</think>bc", step=1), "stop": ["c"], "nvext": nvext, "stream": True}
     ours, stock = (fronts[name].post(**body).text for name in ("ours", "stock"))
     last = json.loads([line for line in ours.splitlines() if line.startswith("data: {")][-1].removeprefix("data: "))
@@ -299,7 +302,21 @@ def test_nvext_events_and_fields(fronts: dict[str, Front]) -> None:
         return sorted(line for line in text.splitlines() if line.startswith(("event:", ": ")))
 
     assert annotations(ours) == annotations(stock)
+    timing = last["nvext"].pop("timing")
     assert last["nvext"] == {"stop_reason": "c", "completion_token_ids": [99]}
+    assert 0 < timing["ttft_ms"] <= timing["total_time_ms"]
+
+
+def test_token_ids_and_notes_of_all_choices_come_with_a_response_in_one_piece(fronts: dict[str, Front]) -> None:
+    body = {**_user("a</think>bc", step=1), "nvext": {"extra_fields": ["completion_token_ids"]}}
+    ours, stock = (fronts[name].post(**body).json() for name in ("ours", "stock"))
+    twice = fronts["ours"].post(**_user(f"a</think>{CALL}"), n=2, temperature=1).json()
+
+    assert ours["nvext"]["completion_token_ids"] == stock["nvext"]["completion_token_ids"] == [97, 278, 98, 99]
+    assert [(note["choice"], note["code"]) for note in twice["nvext"]["tool_call_notes"]] == [
+        (0, "call_without_tools"),
+        (1, "call_without_tools"),
+    ]
 
 
 def test_the_rest_of_the_frontend_is_there(fronts: dict[str, Front]) -> None:

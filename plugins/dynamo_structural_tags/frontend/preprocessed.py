@@ -27,7 +27,7 @@ _REFUSED_NVEXT: dict[str, str] = {
 }
 
 #: What ``nvext.extra_fields`` may ask for.
-EXTRA_FIELDS = ("stop_reason", "completion_token_ids")
+EXTRA_FIELDS = ("stop_reason", "completion_token_ids", "timing")
 
 #: Fields that Dynamo accepts, but does not hand to chat engines written in Python, and what to send instead.
 HIDDEN: dict[str, str] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,8 @@ NOTES_KEY = "tool_call_notes"
 class Reply:
     """What the chunks of one response have in common.
 
-    request: the client's. prompt, prompt_tokens: its rendered prompt and how many tokens it has.
+    request: the client's. prompt, prompt_tokens: its rendered prompt and how many tokens it has. received: seconds
+    since the epoch.
     """
 
     id: str
@@ -31,9 +33,22 @@ class Reply:
     prompt: str
     prompt_tokens: int
     table: TokenBytes
+    received: float = field(default_factory=time.time)
+    _began: float = field(default_factory=time.monotonic)
+    _first: float | None = None
     _usage: dict[str, Any] = field(default_factory=dict)
     _logprobs: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    _ids: dict[int, list[int]] = field(default_factory=dict)
+    _notes: list[dict[str, Any]] = field(default_factory=list)
     _unreported: int = 0
+
+    def __post_init__(self) -> None:
+        options = self.request.get("stream_options") or {}
+        self._streamed = bool(self.request.get("stream"))
+        self._running_usage = bool(options.get("continuous_usage_stats"))
+        self._shows_usage = not self._streamed or bool(options.get("include_usage"))
+        self._logs = bool(self.request.get("logprobs"))
+        self._wanted = frozenset((self.request.get("nvext") or {}).get("extra_fields") or ())
 
     def annotations(self, sent: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """What ``nvext.annotations`` asks to see of the prompt, as events in front of the stream."""
@@ -49,20 +64,20 @@ class Reply:
         if data.get("completion_usage"):
             self._note_usage(data["completion_usage"])
         numbers = data.get("token_ids") or ()
+        if self._first is None and numbers:
+            self._first = time.monotonic()
         before = choice.tokens
         made = choice.feed(numbers, data.get("finish_reason"))
         self._unreported += choice.tokens - before
-        if self.request.get("logprobs"):
+        if self._logs:
             self._add_logprobs(choice, made, numbers[: choice.tokens - before], data)
-        chunks = []
-        for one in made:
-            nvext = self._nvext(choice, one, numbers, data)
-            chunks.append(self._chunk([one], nvext, choice))
-        return chunks
+        if "completion_token_ids" in self._wanted:
+            self._ids.setdefault(choice.index, []).extend(numbers)
+        return [self._chunk([one], self._nvext(choice, one, data), choice) for one in made]
 
     def end(self, choices: Mapping[int, Choice]) -> Iterator[dict[str, Any]]:
         """What follows the last choice: the usage, if the client wants it or the response is one object."""
-        if not self.request.get("stream") or (self.request.get("stream_options") or {}).get("include_usage"):
+        if self._shows_usage:
             data = self._chunk([], None, None)["data"] | {"usage": self._total(choices.values())}
             yield {"_dynamo_annotated": True, "data": data}
 
@@ -84,7 +99,7 @@ class Reply:
         if nvext:
             data["nvext"] = nvext
         if choice is not None:
-            if (self.request.get("stream_options") or {}).get("continuous_usage_stats"):
+            if self._running_usage:
                 data["usage"] = self._total([choice])
             data["llm_metrics"] = {
                 "input_tokens": self.prompt_tokens,
@@ -94,20 +109,22 @@ class Reply:
             self._unreported = 0
         return {"_dynamo_annotated": True, "data": data}
 
-    def _nvext(
-        self, choice: Choice, made: Mapping[str, Any], numbers: Any, data: Mapping[str, Any]
-    ) -> dict[str, Any] | None:
-        wanted = (self.request.get("nvext") or {}).get("extra_fields") or ()
+    def _nvext(self, choice: Choice, made: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any] | None:
         nvext: dict[str, Any] = {}
-        if made["finish_reason"] is not None:
-            if choice.notes:
-                nvext[NOTES_KEY] = choice.notes
-            if "stop_reason" in wanted:
-                reason = choice.stopped_by if choice.stopped_by is not None else data.get("stop_reason")
-                if reason is not None:
-                    nvext["stop_reason"] = reason
-        if "completion_token_ids" in wanted:
-            nvext["completion_token_ids"] = list(numbers)
+        if self._ids.get(choice.index):
+            nvext["completion_token_ids"] = self._ids.pop(choice.index)
+        if made["finish_reason"] is None:
+            return nvext or None
+        self._notes += choice.notes
+        # Of a response in one piece Dynamo keeps the last of several notes, so that one has those of all choices.
+        if notes := choice.notes if self._streamed else self._notes:
+            nvext[NOTES_KEY] = list(notes)
+        if "stop_reason" in self._wanted:
+            reason = choice.stopped_by if choice.stopped_by is not None else data.get("stop_reason")
+            if reason is not None:
+                nvext["stop_reason"] = reason
+        if "timing" in self._wanted:
+            nvext["timing"] = self._timing()
         return nvext or None
 
     def _add_logprobs(self, choice: Choice, made: list[dict[str, Any]], numbers: Any, data: Mapping[str, Any]) -> None:
@@ -124,6 +141,15 @@ class Reply:
         if made and waiting:
             made[0]["logprobs"] = {"content": waiting}
             self._logprobs[choice.index] = []
+
+    def _timing(self) -> dict[str, float]:
+        """Times as Dynamo names them, without those that only its own engine knows."""
+        now = time.monotonic()
+        return {
+            "request_received_ms": int(self.received * 1000),
+            "ttft_ms": ((self._first or now) - self._began) * 1000,
+            "total_time_ms": (now - self._began) * 1000,
+        }
 
     def _note_usage(self, usage: Mapping[str, Any]) -> None:
         for key in ("prompt_tokens", "prompt_tokens_details", "completion_tokens_details"):
