@@ -11,15 +11,16 @@ from vllm.config import get_current_vllm_config
 from vllm.model_executor.layers.attention.sparse_mla_attention import SparseMLACommonImpl
 from vllm.v1.attention.backends.mla.sparse_utils import flat_kv_row_view, triton_filter_and_convert_dcp_index
 
-from flashinfer_nvfp4 import writer
+from flashinfer_nvfp4 import context_gather, folding, writer
 from flashinfer_nvfp4.dispatch import Choice, Installed, Shape, choose
 from flashinfer_nvfp4.errors import BuildRefused
-from flashinfer_nvfp4.folding import refuse_reload
 from flashinfer_nvfp4.launch import Decoder
 from flashinfer_nvfp4.rowformat import LATENT
 from flashinfer_nvfp4.settings import BACKEND, backend_choice
+from flashinfer_nvfp4.staging import Staging, make_staging, plan_staging
 from flashinfer_nvfp4.stock import capability, stock_workspace
 from flashinfer_nvfp4.trtllm import TrtllmRows
+from flashinfer_nvfp4.workspace import Layout
 
 __all__ = ["SparseRowsImpl"]
 
@@ -40,7 +41,6 @@ class SparseRowsImpl(SparseMLACommonImpl[Any]):
     supports_mtp_with_cp_non_trivial_interleave_size: bool = True
     lse_base_on_e: bool = True
     """The kernels' log-sum-exp is natural, and stock's merge is told so."""
-    supports_dense_mha_prefill: bool = False
 
     def __init__(
         self,
@@ -82,8 +82,14 @@ class SparseRowsImpl(SparseMLACommonImpl[Any]):
         self.choice = self._choose()
         self.supports_quant_query_input = self.choice.fp8_query
         self.decoder: Decoder | None = None
+        self.layout = self._plan_staging()
+        self.staging: Staging | None = None
         self._loads = 0
+        # As stock's backend of 12.0, whose prefill backends have no kernels for these dimensions.
+        self.supports_dense_mha_prefill = capability()[0] != 12
         writer.activate(cuda=self.choice.kernel == "cuda")
+        context_gather.activate()
+        folding.activate()
 
     def _choose(self) -> Choice:
         config = get_current_vllm_config()
@@ -110,11 +116,18 @@ class SparseRowsImpl(SparseMLACommonImpl[Any]):
         _tell(shape, choice)
         return choice
 
+    def _plan_staging(self) -> Layout | None:
+        assert self.topk_indices_buffer is not None
+        topk = self.topk_indices_buffer.shape[1]
+        layout, why = plan_staging(capability(), self.num_heads, topk, self.dcp_world_size)
+        _tell_prefill(layout is not None, why)
+        return layout
+
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
         """Compile and build what decoding needs, before anything is captured. Raises `FoldRefused` on a reload."""
         super().process_weights_after_loading(act_dtype)
         if self._loads:
-            refuse_reload()
+            folding.refuse_reload()
         self._loads += 1
         buffer = self.topk_indices_buffer
         assert buffer is not None
@@ -128,7 +141,10 @@ class SparseRowsImpl(SparseMLACommonImpl[Any]):
         if key in _warm:
             return
         dtype = torch.float8_e4m3fn if self.choice.fp8_query else torch.bfloat16
-        self._decoder_of(1.0, buffer.device).warm_up(heads, topk, dtype, buffer.device)
+        decoder = self._decoder_of(1.0, buffer.device)
+        decoder.warm_up(heads, topk, dtype, buffer.device)
+        if self.layout is not None:
+            self._staging_of(self.layout, decoder, buffer.device).reserve()
         writer.warm_up(buffer.device, get_current_vllm_config().cache_config.block_size)
         _warm.add(key)
 
@@ -144,15 +160,34 @@ class SparseRowsImpl(SparseMLACommonImpl[Any]):
         Drafts and prefill are further tokens, each with its own index row.
         """
         query = torch.cat(q, dim=-1) if isinstance(q, tuple) else q
-        rows, stride = flat_kv_row_view(kv_c_and_k_pe_cache, attn_metadata.block_size)
         decoder = self._decoder(layer, query.device)
-        indices, counts = self._row_ids(attn_metadata, query.shape[0], stride, decoder.wants_counts)
+        decodes = attn_metadata.num_decode_tokens
+        if self.staging is not None and query.shape[0] > decodes and (tables := self.staging.tables(attn_metadata)):
+            out = query.new_empty((*query.shape[:2], LATENT), dtype=torch.bfloat16)
+            if decodes:
+                out[:decodes] = self._attend(decoder, query[:decodes], kv_c_and_k_pe_cache, attn_metadata)[0]
+            topk = self.topk_indices_buffer
+            out[decodes:] = self.staging.attend(tables, decoder, query, kv_c_and_k_pe_cache, topk, attn_metadata)
+            return out, None
+        return self._attend(decoder, query, kv_c_and_k_pe_cache, attn_metadata)
+
+    def _attend(
+        self, decoder: Decoder, query: torch.Tensor, cache: torch.Tensor, metadata: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The batch's first tokens, on rows where they lie."""
+        rows, stride = flat_kv_row_view(cache, metadata.block_size)
+        indices, counts = self._row_ids(metadata, query.shape[0], stride, decoder.wants_counts)
         return decoder(query, rows, indices, counts)
 
     def _decoder(self, layer: Any, device: torch.device) -> Decoder:
         if self.decoder is None:
             self.decoder = self._decoder_of(layer._q_scale_float if self.choice.fp8_query else 1.0, device)
+            if self.layout is not None:
+                self.staging = self._staging_of(self.layout, self.decoder, device)
         return self.decoder
+
+    def _staging_of(self, layout: Layout, decoder: Decoder, device: torch.device) -> Staging:
+        return make_staging(layout, decoder.scale, self.qk_nope_head_dim, device)
 
     def _decoder_of(self, query_scale: float, device: torch.device) -> Decoder:
         assert self.choice.kernel is not None
@@ -223,3 +258,8 @@ def _tell(shape: Shape, choice: Choice) -> None:
         *shape.capability,
         choice.reason,
     )
+
+
+@functools.cache
+def _tell_prefill(staged: bool, why: str) -> None:
+    _log.info("flashinfer_nvfp4: prefill %s (%s)", "stages rows where that is cheaper" if staged else "is direct", why)

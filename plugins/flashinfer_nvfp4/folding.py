@@ -13,9 +13,18 @@ from flashinfer_nvfp4.fold import NORM, fold_exponent, fold_model, process_folds
 from flashinfer_nvfp4.query import check_queries
 from flashinfer_nvfp4.settings import FOLD, fold_wanted
 
-__all__ = ["fold_loaded", "refuse_reload", "row_layers"]
+__all__ = ["activate", "fold_loaded", "refuse_reload", "row_layers"]
 
 _log = logging.getLogger("vllm.flashinfer_nvfp4")
+
+
+def activate() -> None:
+    """Let vLLM's loader call `fold_loaded` from now on, unless the setting says off; harmless when repeated."""
+    if fold_wanted():
+        from flashinfer_nvfp4.patches import FOLD as RECORD
+        from flashinfer_nvfp4.patches import REGISTER
+
+        REGISTER.apply(RECORD)
 
 
 def row_layers(model: torch.nn.Module) -> list[Any]:

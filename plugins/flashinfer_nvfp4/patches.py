@@ -10,7 +10,6 @@ import importlib
 import inspect
 from typing import Any
 
-from flashinfer_nvfp4.context_gather import around_gather
 from flashinfer_nvfp4.stock import VLLM, VLLM_SINCE_033, VLLM_UNTIL_032
 from flashinfer_nvfp4.writer import around_fused_write
 from stockpatch.register import Patch, Register
@@ -62,6 +61,12 @@ def _with_fold(original: Any) -> Any:
     return process_weights_after_loading
 
 
+def _with_context(original: Any) -> Any:
+    from flashinfer_nvfp4.context_gather import around_gather
+
+    return around_gather(original)
+
+
 def _context_is_read() -> bool:
     stock = importlib.import_module("vllm.model_executor.layers.attention.mla_attention").MLACommonBaseImpl
     return "nvfp4" in inspect.getsource(stock._compute_prefill_context)
@@ -105,7 +110,7 @@ REGISTER = Register(
                 *("src_cache", "dst", "block_table", "cu_seq_lens", "token_to_seq", "num_tokens", "kv_cache_dtype"),
                 *("scale", "seq_starts"),
             ),
-            replace=around_gather,
+            replace=_with_context,
             obsolete=_context_is_read,
         ),
     ),

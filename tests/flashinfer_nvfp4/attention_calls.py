@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import sys
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +33,10 @@ def loaded(data: bytes) -> Any:
     return torch.load(io.BytesIO(data), weights_only=False)
 
 
+def _module(name: str) -> Any:
+    return importlib.import_module(name)
+
+
 class _NoStream(AbstractContextManager["_NoStream"]):
     """Stands for CUDA's streams and events, which order what runs in order here."""
 
@@ -42,17 +47,18 @@ class _NoStream(AbstractContextManager["_NoStream"]):
     def __exit__(self, *error: object) -> None: ...
 
 
-def start(policy: str) -> str:
-    """Import vLLM with its Triton kernels; its version."""
+def start(policy: str, triton: str) -> str:
+    """Import vLLM with its Triton kernels, from the folder ``triton``; its version."""
+    sys.path.append(triton)
     os.environ |= {"CUDA_VISIBLE_DEVICES": "", "VLLM_LOGGING_LEVEL": "ERROR", "FLASHINFER_NVFP4_POLICY": policy}
-    platforms = importlib.import_module("vllm.platforms")
+    platforms = _module("vllm.platforms")
     platforms.vllm_version_matches_substr = lambda text: False
-    assert importlib.import_module("vllm.triton_utils").HAS_TRITON
-    capability = importlib.import_module("vllm.platforms.interface").DeviceCapability(9, 0)
+    assert _module("vllm.triton_utils").HAS_TRITON
+    capability = _module("vllm.platforms.interface").DeviceCapability(9, 0)
     type(platforms.current_platform).get_device_capability = classmethod(lambda cls, device_id=0: capability)
-    sparse = importlib.import_module("vllm.model_executor.layers.attention.sparse_mla_attention")
+    sparse = _module("vllm.model_executor.layers.attention.sparse_mla_attention")
     sparse.get_tensor_model_parallel_world_size = lambda: 1
-    groups = importlib.import_module("vllm.v1.attention.backends.mla.index_group")
+    groups = _module("vllm.v1.attention.backends.mla.index_group")
     groups.current_stream = _NoStream
     groups._create_side_stream = lambda device: _NoStream()
     groups._create_event = _NoStream
@@ -62,18 +68,18 @@ def start(policy: str) -> str:
         attention_config=SimpleNamespace(hisparse_config=None),
         cache_config=SimpleNamespace(block_size=64),
     )
-    for module in (sparse, importlib.import_module("flashinfer_nvfp4.attention")):
+    for module in (sparse, _module("flashinfer_nvfp4.attention")):
         module.get_current_vllm_config = lambda: config
-    return str(importlib.import_module("vllm").__version__)
+    return str(_module("vllm").__version__)
 
 
 def _impl(heads: int, topk: Any, shard: tuple[int, int] = (1, 0)) -> Any:
     """A layer's implementation, made as vLLM makes it: through the class that the backend's name stands for."""
-    state = importlib.import_module("vllm.distributed.parallel_state")
+    state = _module("vllm.distributed.parallel_state")
     group = SimpleNamespace(world_size=shard[0], rank_in_group=shard[1])
     state.get_dcp_group = lambda: group
     state.get_dcp_world_size_and_rank = lambda enabled=True: shard
-    backend = importlib.import_module("flashinfer_nvfp4.backend").FLASHMLA_SPARSE
+    backend = _module("flashinfer_nvfp4.backend").FLASHMLA_SPARSE
     impl = backend.get_impl_cls()(
         num_heads=heads,
         head_size=576,
@@ -122,7 +128,7 @@ def merge(request: bytes) -> bytes:
     """Outputs and log-sum-exps of all ranks, [ranks, tokens, heads, 512] and [ranks, tokens, heads], merged by stock:
     by its kernel for all-gather and reduce-scatter, and by its reference for all-to-all."""
     outs, sums, natural = loaded(request)
-    dcp = importlib.import_module("vllm.v1.attention.ops.dcp")
+    dcp = _module("vllm.v1.attention.ops.dcp")
     # Of a compiled kernel; stock counts them for its launcher.
     dcp._CORRECT_ATTN_CP_OUT_KERNEL.kernel.constexprs = []
     parts = [
@@ -136,7 +142,7 @@ def fused_write(request: bytes) -> bytes:
     """Stock's fused norm and RoPE as GLM's attention calls it: the cache, and what attention got."""
     case = loaded(request)
     _impl(8, torch.full((1, 128), -1, dtype=torch.int32))
-    attention = importlib.import_module("vllm.models.deepseek_v32.attention")
+    attention = _module("vllm.models.deepseek_v32.attention")
     tokens = len(case["kv_c"])
     outputs = {"kv_c_out": torch.empty_like(case["kv_c"]), "k_pe_out": torch.empty_like(case["k_pe"])}
     normed = attention.fused_norm_rope(

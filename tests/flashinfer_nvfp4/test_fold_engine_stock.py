@@ -1,6 +1,6 @@
 """The fold in a real vLLM engine: GLM-5.3's geometry in bfloat16 with an unquantized cache, on the CPU.
 
-vLLM's loader is wrapped between loading and processing the weights, which is where a backend will fold.
+The GPU backend's own hook folds, inside vLLM's loader. Its layers do not run here, so those of the CPU stand for them.
 """
 
 from __future__ import annotations
@@ -23,40 +23,43 @@ if importlib.util.find_spec("vllm") is None:
 ENGINES = """
 import json, os, sys
 
-import vllm.model_executor.model_loader.base_loader as loader
 from vllm import LLM, SamplingParams
 
+from flashinfer_nvfp4 import folding
 from flashinfer_nvfp4.errors import FoldRefused
 from flashinfer_nvfp4.fold import fold_model
+from vllm_cpu_dsa.mla_backend import CpuSparseMLAImpl
 
-process, seen = loader.process_weights_after_loading, {}
-
-
-def folding(model, *args, **kwargs):
-    if seen["fold"]:
-        seen["exponents"] = fold_model(model)
-    process(model, *args, **kwargs)
-    seen["model"] = model
+fold_loaded, seen = folding.fold_loaded, {}
 
 
-loader.process_weights_after_loading = folding
+def seeing(model):
+    seen["model"], seen["exponents"] = model, fold_loaded(model)
+
+
+folding.fold_loaded = seeing
+folding.activate()
+folding.activate()
 prompts = [{"prompt_token_ids": [(i * 37 + s) % 251 for i in range(n)]} for s, n in ((1, 150), (2, 40))]
 found = {}
-for seen["fold"] in (False, True):
+for fold in (False, True):
+    CpuSparseMLAImpl.keeps_nvfp4_rows = fold
     llm = LLM(model=sys.argv[1], dtype="bfloat16", max_model_len=512, kv_cache_memory_bytes=32 << 20, max_num_seqs=4,
               enforce_eager=True, seed=0)
     wanted = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=5, prompt_logprobs=3)
     outputs = llm.generate(prompts, wanted, use_tqdm=False)
-    found[str(seen["fold"])] = [
+    found[str(fold)] = [
         [{token: p.logprob for token, p in step.items()} for step in o.prompt_logprobs[1:] + o.outputs[0].logprobs]
         for o in outputs
     ]
     llm.llm_engine.engine_core.shutdown()
 found["exponents"] = seen["exponents"]
-try:
-    fold_model(seen["model"])
-except FoldRefused as error:
-    found["refusal"] = str(error)
+found["refusals"] = []
+for late in (fold_model, lambda model: folding.refuse_reload()):
+    try:
+        late(seen["model"])
+    except FoldRefused as error:
+        found["refusals"].append(str(error))
 print(json.dumps(found))
 sys.stdout.flush()
 os._exit(0)
@@ -106,4 +109,5 @@ def test_a_vllm_engine_gives_the_same_logprobs_to_the_bit(small_latents: Path) -
     assert len(found["False"][0]) == 149 + 6
     assert found["True"] == found["False"]
     # Once vLLM has split the projection, a fold would miss its copies.
-    assert "these copies of kv_b_proj would stay unfolded" in found["refusal"]
+    assert "these copies of kv_b_proj would stay unfolded" in found["refusals"][0]
+    assert "weights loaded again into a running engine" in found["refusals"][1]

@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="needs torch: make test")
 
 import torch
 
+from flashinfer_nvfp4 import writer
 from flashinfer_nvfp4.errors import FoldRefused, RowsRefused
 from flashinfer_nvfp4.fingerprint import fingerprint
 from flashinfer_nvfp4.fold import fold_model, process_folds
@@ -49,10 +50,14 @@ def test_on_the_cpu_the_policy_is_that_of_the_setting(monkeypatch: pytest.Monkey
     assert RowFingerprint().value(_config()) == f"nvfp4_ds_mla-352-1/{policy}/unfolded"
 
 
-def test_elsewhere_rows_are_stocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SETTING, "search")
-
+def test_elsewhere_rows_are_stocks_until_a_layer_of_this_plugin_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SETTING, "four_over_six")
     assert RowFingerprint().value(_config(device="cuda")) == "nvfp4_ds_mla-352-1/rtn/unfolded"
+
+    monkeypatch.setattr(writer, "_policy", None)
+    monkeypatch.setattr("flashinfer_nvfp4.patches.REGISTER.apply", lambda ids: None)
+    writer.activate(cuda=False)
+    assert RowFingerprint().value(_config(device="cuda")) == "nvfp4_ds_mla-352-1/four_over_six/unfolded"
 
 
 def test_with_another_cache_dtype_it_does_not_matter() -> None:
