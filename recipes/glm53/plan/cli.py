@@ -6,6 +6,7 @@ import typer
 
 from glm53.plan.blhnc import blhnc
 from glm53.plan.kv import kv
+from glm53.plan.tier import tier
 
 __all__ = ["app"]
 
@@ -24,3 +25,4 @@ def _group() -> None:
 
 app.command()(blhnc)
 app.command()(kv)
+app.command()(tier)
