@@ -31,7 +31,11 @@ def test_a_target_installs_what_is_missing_first(target: str) -> None:
 
 
 def test_test_passes_arguments_to_pytest() -> None:
-    assert "-m pytest -k 'a or b' -x\n" in _make("--dry-run", "test", "ARGS=-k 'a or b' -x").stdout
+    assert "-m pytest -n 2 --dist loadfile -k 'a or b' -x\n" in _make("--dry-run", "test", "ARGS=-k 'a or b' -x").stdout
+
+
+def test_tests_run_in_pytests_own_process_on_demand() -> None:
+    assert "-m pytest -n 0 " in _make("--dry-run", "test", "PROCESSES=0").stdout
 
 
 def test_the_demo_writes_its_report_where_others_look_for_it() -> None:
