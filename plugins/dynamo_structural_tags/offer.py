@@ -16,10 +16,11 @@ class Tool:
     """One declared tool, as far as reading its arguments needs it.
 
     parameters: JSON Schema of the arguments; anything but an object means that nothing is known about them.
+    strict: the tool's `strict`, of no meaning for reading.
     """
 
-    def __init__(self, name: str, parameters: Any = None) -> None:
-        self.name = name
+    def __init__(self, name: str, parameters: Any = None, strict: bool = False) -> None:
+        self.name, self.parameters, self.strict = name, parameters, strict
         self._root = parameters if isinstance(parameters, Mapping) else {}
         self._properties: dict[str, Any] = {}
         self.required: set[str] = set()
@@ -63,6 +64,10 @@ class Tool:
                 found = allowed(self._properties[key], self._root)
                 self._allowed[key] = found if found.kinds() else ANY
             return self._allowed[key]
+        return self.allowed_otherwise()
+
+    def allowed_otherwise(self) -> Allowed:
+        """What the schema allows for an argument that it does not name."""
         others = [other for other in self._others if other is not False]
         if not others:
             return STRING
@@ -88,6 +93,7 @@ class Offer:
             if tool is not None:
                 self.tools.setdefault(tool.name, tool)
         self.forced = False
+        self.named: str | None = None
         self._only: set[str] | None = None
         self._none = False
         self._choose(tool_choice)
@@ -102,7 +108,7 @@ class Offer:
         inner = _inner(choice, "function")
         match choice.get("type"):
             case "function" | "tool" if isinstance(inner.get("name"), str):
-                self.forced, self._only = True, {inner["name"]}
+                self.forced, self.named, self._only = True, inner["name"], {inner["name"]}
             case "allowed_tools":
                 inner = _inner(choice, "allowed_tools")
                 self.forced = inner.get("mode") == "required"
@@ -117,6 +123,10 @@ class Offer:
         if self._none:
             return "call_under_none"
         return None if self.tools else "call_without_tools"
+
+    def offered(self) -> list[Tool]:
+        """The tools that may be called, each once, in the request's order."""
+        return [] if self._none else [tool for name, tool in self.tools.items() if self.objection(name) is None]
 
     def objection(self, name: str) -> str | None:
         """The code of the note if a call of this tool was not offered, None if it was."""
@@ -138,4 +148,4 @@ def _tool(entry: Any) -> Tool | None:
     name = inner.get("name")
     if not isinstance(name, str) or not name:
         return None
-    return Tool(name, inner.get("parameters", inner.get("input_schema")))
+    return Tool(name, inner.get("parameters", inner.get("input_schema")), inner.get("strict") is True)

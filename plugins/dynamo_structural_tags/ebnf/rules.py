@@ -1,0 +1,78 @@
+"""Rules of one grammar by name; equal bodies share one rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..schema.charsets import ALL, CharSet, complement, utf8_blocks
+
+__all__ = ["Rules", "char_class", "one_of", "quote"]
+
+
+def quote(text: str) -> str:
+    """A literal of EBNF. A lone surrogate cannot be in one (ValueError)."""
+    text.encode("utf-8")
+    return '"' + "".join(_escape(ord(c)) if c in '"\\' or not c.isprintable() else c for c in text) + '"'
+
+
+def char_class(chars: CharSet) -> str:
+    """A class of EBNF: one character of the set, which is not empty.
+
+    Negative classes hold ASCII only, and other ranges come in the pieces that xgrammar gets right.
+    """
+    if chars == ALL:
+        return "[\\u0000-\\U0010ffff]"
+    gaps = complement(chars)
+    if gaps and gaps[-1][1] < 0x80:
+        return "[^" + _ranges(gaps) + "]"
+    return "[" + _ranges(tuple(block for low, high in chars for block in utf8_blocks(low, high))) + "]"
+
+
+def one_of(choices: Iterable[str]) -> str:
+    """Alternatives in brackets; a single one as it is."""
+    kept = list(dict.fromkeys(choices))
+    return kept[0] if len(kept) == 1 else "(" + " | ".join(kept) + ")"
+
+
+def _ranges(ranges: Iterable[tuple[int, int]]) -> str:
+    return "".join(_escape(a) if a == b else f"{_escape(a)}-{_escape(b)}" for a, b in ranges)
+
+
+def _escape(code: int) -> str:
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+class Rules:
+    """Collects rules; `size` is their text so far, in characters."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        self.named: dict[str, str] = {}  # rules that refer to themselves, by what they are
+        self.size = 0
+
+    def add(self, body: str, *, most_characters: int | None = None) -> str:
+        """The name of a rule with this body, at most so many characters long if asked."""
+        limit = "" if most_characters is None else f"[max_chars={most_characters}]"
+        name = self._names.get(limit + body)
+        if name is None:
+            name = self.reserve()
+            self._names[limit + body] = name
+            self._bodies[name] = f"{name}{limit} ::= {body}"
+            self.size += len(body) + len(name) + 6
+        return name
+
+    def reserve(self) -> str:
+        """A new name, for a rule that `define` gives its body later: rules may refer to themselves."""
+        name = f"r{len(self._bodies)}"
+        self._bodies[name] = ""
+        return name
+
+    def define(self, name: str, body: str) -> None:
+        """Give a reserved name its body."""
+        self._bodies[name] = f"{name} ::= {body}"
+        self.size += len(body) + len(name) + 6
+
+    def text(self, root: str) -> str:
+        """The whole grammar."""
+        return "\n".join([f"root ::= {root}", *self._bodies.values()]) + "\n"

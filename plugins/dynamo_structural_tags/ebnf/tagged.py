@@ -1,0 +1,186 @@
+"""Arguments that are written as pairs of a key and a value, strings as they are and other values as JSON.
+
+How a reader takes a value's text depends on the types that the schema allows for it, so the texts of one argument
+must not be ambiguous: text that the reader takes for a number must be a valid number, and so on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..schema import Shapes
+from ..schema.shapes import ANY, Anything, Array, Literals, Number, Object, Part, Shape, Text
+from ..schema.verdicts import Verdict
+from .json_values import JsonValues
+from .keys import Entries, Entry
+from .markers import Markers
+from .rules import Rules, one_of, quote
+from .text import Texts
+
+__all__ = ["PairFormat", "TaggedArguments"]
+
+_NUMBERS = frozenset(("number", "integer"))
+
+
+@dataclass(frozen=True, slots=True)
+class PairFormat:
+    """The texts around a key and around a value, and what an undeclared key and a value may not contain."""
+
+    key: tuple[str, str]
+    value: tuple[str, str]
+    key_markers: tuple[str, ...]
+    markers: tuple[str, ...]
+    separator: str = ""
+
+
+class TaggedArguments:
+    """Writes the rules of one tool's arguments.
+
+    kinds: the JSON types that the reader considers for an argument; None for a key that the schema does not speak of.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        form: PairFormat,
+        shapes: Shapes,
+        strict: bool,
+        kinds: Callable[[str | None], frozenset[str]],
+    ) -> None:
+        self.rules, self.form, self.shapes, self.strict, self.kinds = rules, form, shapes, strict, kinds
+        self.markers = Markers(form.markers)
+        self.json = JsonValues(rules, self.markers, shapes, strict)
+
+    def write(self) -> str:
+        """An expression for the arguments, in all ways that the schema allows; raises ValueError if there is none."""
+        shape = self.shapes.definitions.opened(self.shapes.shape)
+        choices = [one for part in shape if self.shapes.definitions.part_has_values(part) for one in self._ways(part)]
+        if not choices:
+            raise ValueError("no arguments satisfy the schema, or only such as cannot be written")
+        return one_of(choices)
+
+    def _ways(self, part: Part) -> list[str]:
+        match part:
+            case Object():
+                written = self._object(part)
+                return [] if written is None else [written]
+            case Literals(values):
+                return [
+                    " ".join(self._pair(key, self.json.literal(one)) for key, one in value.items()) or '""'
+                    for value in values
+                    if isinstance(value, dict)
+                ]
+        return [self._object(Object(rest=ANY)) or '""']
+
+    def _object(self, found: Object) -> str | None:
+        has_values = self.shapes.definitions.has_values
+        entries = []
+        for name, shape in found.properties.items():
+            if not has_values(shape):
+                continue
+            if self._unspeakable(name):
+                self.shapes.note(("properties", name), "", Verdict.RELAXED, "its name holds a marker: left out")
+                if name in found.required:
+                    return None
+                continue
+            value = self._value(shape, self.kinds(name), ("properties", name))
+            entries.append(Entry(self.rules.add(self._pair(name, value)), name in found.required))
+        other = self._other(found) if has_values(found.rest) else None
+        written = Entries(
+            entries, other, quote(self.form.separator) if self.form.separator else "", found.low, found.high
+        )
+        if (found.low or found.high is not None) and not written.counted:
+            keyword = "minProperties" if found.low else "maxProperties"
+            self.shapes.note((), keyword, Verdict.RELAXED, "not enforced for so many arguments, or undeclared ones")
+        return written.write(self.rules)
+
+    def _unspeakable(self, name: str) -> bool:
+        return any(word in name for word in self.form.key_markers)
+
+    def _pair(self, key: str, value: str) -> str:
+        before, behind = self.form.key
+        return f"{quote(before + key + behind + self.form.value[0])} {value} {quote(self.form.value[1])}"
+
+    def _other(self, found: Object) -> str:
+        """An argument that is not declared."""
+        texts = Texts(self.rules, Markers(self.form.key_markers))
+        if found.keys is not None:
+            note = lambda keyword, verdict, text: self.shapes.note((), keyword, verdict, text)  # noqa: E731
+            key = texts.raw(Text(pattern=found.keys), self.strict, note)
+        else:
+            key = texts.other_key(tuple(found.properties), raw=True)
+        value = self._value(found.rest, self.kinds(None), ("additionalProperties",))
+        before, behind = self.form.key
+        body = f"{quote(before)} {key} {quote(behind + self.form.value[0])} {value} {quote(self.form.value[1])}"
+        return self.rules.add(body)
+
+    def _value(self, shape: Shape, kinds: frozenset[str], place: tuple[str, ...]) -> str:
+        """The texts of one argument's value, of which the reader makes values of this shape."""
+
+        def relaxed(keyword: str, text: str) -> None:
+            self.shapes.note(place, keyword, Verdict.RELAXED, text)
+
+        parts = self.shapes.definitions.opened(shape)
+        parts = tuple(part for part in parts if self.shapes.definitions.part_has_values(part))
+        texts = [part for part in parts if isinstance(part, Text)]
+        if any(isinstance(part, Anything) for part in parts):
+            return self.json.texts.any_raw()
+        if not texts:
+            return self.rules.add(one_of(choice for part in parts for choice in self._other_than_text(part, relaxed)))
+        free = any(text.pattern is None and text.low == 0 and text.high is None for text in texts)
+        numbers = [part for part in parts if isinstance(part, Number)]
+        if kinds & _NUMBERS and not _covers(numbers, kinds):
+            relaxed("anyOf", "a string that looks like a number is read as a number, which no bounds hold for")
+        if not free and numbers and any(not number.integer for number in numbers):
+            relaxed("pattern", "a number in an unusual form is read as a string")
+        structured = kinds & {"object", "array"}
+        any_structure = {
+            kind for kind, part in (("object", Object(rest=ANY)), ("array", Array(rest=ANY))) if part in parts
+        }
+        if free and structured - any_structure:
+            choices = [self.json.texts.not_json(structured - any_structure)]
+        elif free:
+            choices = [self.json.texts.any_raw()]
+        else:
+            choices = [
+                self.json.texts.raw(text, self.strict, lambda k, v, t: self.shapes.note(place, k, v, t))
+                for text in texts
+            ]
+            if structured - any_structure:
+                relaxed("anyOf", "a string that looks like JSON is read as JSON")
+        for part in parts:
+            if not isinstance(part, Text):
+                choices += self._other_than_text(part, relaxed)
+        return self.rules.add(one_of(choices))
+
+    def _other_than_text(self, part: Part, relaxed: Callable[[str, str], None]) -> list[str]:
+        match part:
+            case Literals(values):
+                return self._literals(values, relaxed)
+            case Number():
+                return list(self.json.number(part))
+            case Array():
+                return [self.json.array(part)]
+            case Object():
+                return [self.json.object(part)]
+        return [self.json.value((part,))]
+
+    def _literals(self, values: tuple[Any, ...], relaxed: Callable[[str, str], None]) -> list[str]:
+        choices = []
+        for value in values:
+            if not isinstance(value, str):
+                choices.append(self.json.literal(value))
+            elif not self.markers.inside(value):
+                choices.append(quote(value))
+        if not choices:
+            relaxed("enum", "its values hold markers: any text is allowed")
+            return [self.json.texts.any_raw()]
+        return choices
+
+
+def _covers(numbers: list[Number], kinds: frozenset[str]) -> bool:
+    """Whether every number that the reader takes for one is valid."""
+    free = [number for number in numbers if number.low is None and number.high is None and number.step is None]
+    return any(not number.integer for number in free) or (bool(free) and "number" not in kinds)

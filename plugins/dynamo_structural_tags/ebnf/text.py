@@ -1,0 +1,140 @@
+"""Strings by pattern and length, as they are or as JSON, none of them with a marker in it."""
+
+from __future__ import annotations
+
+from ..schema.charsets import ALL, CharSet, charset, minus
+from ..schema.patterns import Alt, Anything, Chars, Node, Repeat, Seq
+from ..schema.shapes import Text
+from ..schema.typed import Note, settle_text
+from ..schema.verdicts import Verdict
+from .markers import Markers
+from .rules import Rules, one_of
+from .spelling import JsonSpelling, Spelling
+
+__all__ = ["Texts", "json_literal"]
+
+#: Characters of a broad set that are counted one by one: each is a state that the compiler checks all tokens against.
+MOST_COUNTED = 8
+_BROAD = 64
+#: What Python's `str.strip` removes, and the other control characters.
+_BLANK = (
+    *((0, 0x20), (0x7F, 0xA0), (0x1680, 0x1680), (0x2000, 0x200F), (0x2028, 0x202F)),
+    *((0x205F, 0x205F), (0x3000, 0x3000)),
+)
+
+
+def json_literal(text: str, markers: Markers) -> str:
+    """JSON text in which markers are escaped: they begin with "<", which only its strings hold."""
+    for word in markers.words:
+        text = text.replace(word, "\\u003c" + word[1:])
+    return text
+
+
+class Texts:
+    """Writes the rules of strings."""
+
+    def __init__(self, rules: Rules, markers: Markers) -> None:
+        self.rules, self.markers = rules, markers
+        self._raw, self._json = Spelling(rules, markers), JsonSpelling(rules, markers)
+
+    def any_raw(self) -> str:
+        """Any text."""
+        return self._raw.run() or '""'
+
+    def any_json(self) -> str:
+        """Any JSON string, quotes included."""
+        return self.rules.add(f'"\\"" {self._json.run()} "\\""')
+
+    def not_json(self, kinds: frozenset[str]) -> str:
+        """Text that does not begin as the objects or arrays among `kinds` do."""
+        brackets = [bracket for bracket, kind in (("{", "object"), ("[", "array")) if kind in kinds]
+        first = minus(ALL, charset((ord(bracket), ord(bracket)) for bracket in brackets))
+        return self.rules.add(f'"" | {self._raw.nonempty(first)}')
+
+    def raw(self, text: Text, strict: bool, note: Note) -> str:
+        """A string as it is."""
+        return self._text(text, self._raw, strict, note)
+
+    def json(self, text: Text, strict: bool, note: Note) -> str:
+        """A JSON string, quotes included."""
+        return self.rules.add(f'"\\"" {self._text(text, self._json, strict, note)} "\\""')
+
+    def other_key(self, names: tuple[str, ...], *, raw: bool = False) -> str:
+        """A key that is none of `names`: it begins like none of them. In JSON quotes, or `raw` and not with a blank."""
+        taken = [(ord(name[0]), ord(name[0])) for name in names if name]
+        first = minus(ALL, charset([*taken, *_BLANK] if raw else taken))
+        body = (self._raw if raw else self._json).nonempty(first)
+        body = body if "" in names else self.rules.add(f'"" | {body}')
+        return body if raw else self.rules.add(f'"\\"" {body} "\\""')
+
+    def _text(self, text: Text, spelling: Spelling, strict: bool, note: Note) -> str:
+        settled = settle_text(text, note)
+        if settled.pattern is None:
+            return self._length(settled, spelling, strict, note)
+        widened: list[str] = []
+        node = self._cheap(settled.pattern, widened)
+        if self.markers.can_occur(node):
+            note("pattern", Verdict.RELAXED, "not enforced: it allows a text that would end the value")
+            return spelling.run() or '""'
+        if widened:
+            note("pattern", Verdict.RELAXED, f"enforced without {', '.join(dict.fromkeys(widened))}")
+        return self.rules.add(_write(node, spelling))
+
+    def _length(self, text: Text, spelling: Spelling, strict: bool, note: Note) -> str:
+        low, high = text.low, text.high
+        if high == 0:
+            return '""'
+        if low > 1:
+            note("minLength", Verdict.RELAXED, f"{low} is enforced as 1: the compiler takes long to count characters")
+        body = spelling.nonempty(ALL) if low else spelling.run() or '""'
+        if high is None:
+            return body
+        if strict and spelling is self._raw:
+            return self.rules.add(body, most_characters=high)
+        note("maxLength", Verdict.RELAXED, "not enforced: only for strict tools, and not inside of JSON")
+        return body
+
+    def _cheap(self, node: Node, widened: list[str]) -> Node:
+        """The tree without counts that cost too much, or that leave room for a marker."""
+        match node:
+            case Seq(items):
+                return Seq(tuple(self._cheap(item, widened) for item in items))
+            case Alt(items):
+                return Alt(tuple(self._cheap(item, widened) for item in items))
+            case Repeat(Chars() | Anything() as item, low, high):
+                chars = _chars(item)
+                spells = self.markers.spells_runs(chars)
+                broad = spells or sum(b - a + 1 for a, b in chars) > _BROAD
+                if (broad and max(low, high or 0) > MOST_COUNTED) or (spells and high is None and low > 1):
+                    widened.append(f"the count {{{low},{'' if high is None else high}}}")
+                    return Repeat(item, min(low, 1), None)
+            case Repeat(item, low, high):
+                return Repeat(self._cheap(item, widened), low, high)
+        return node
+
+
+def _chars(item: Chars | Anything) -> CharSet:
+    return ALL if isinstance(item, Anything) else item.chars
+
+
+def _write(node: Node, spelling: Spelling) -> str:
+    match node:
+        case Chars() | Anything():
+            return spelling.char(_chars(node))
+        case Seq(items):
+            return " ".join(_write(item, spelling) for item in items) or '""'
+        case Alt(items):
+            return one_of(_write(item, spelling) for item in items)
+        case Repeat(Chars() | Anything() as item, low, None) if spelling.markers.spells_runs(_chars(item)):
+            run = spelling.run(_chars(item))
+            if run is not None:
+                return run if low == 0 else spelling.nonempty(_chars(item), _chars(item))
+        case Repeat(_, _, 0):
+            return '""'
+    assert isinstance(node, Repeat)
+    count = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((node.low, node.high))
+    if count is None:
+        count = (
+            f"{{{node.low}}}" if node.low == node.high else f"{{{node.low},{'' if node.high is None else node.high}}}"
+        )
+    return f"({_write(node.item, spelling)}){count}"

@@ -1,0 +1,18 @@
+"""Tool formats by name. A new one is a file here and a line in `FAMILIES`."""
+
+from __future__ import annotations
+
+from .family import Call, Family
+from .glm import GLM, GLM45
+
+__all__ = ["FAMILIES", "Call", "Family", "family_named"]
+
+FAMILIES: dict[str, Family] = {family.name: family for family in (GLM, GLM45)}
+
+
+def family_named(name: str) -> Family:
+    """The family of a name; ValueError with the known ones if there is none."""
+    if name not in FAMILIES:
+        known = ", ".join(sorted(FAMILIES))
+        raise ValueError(f"family={name!r}: no tool format of this name; known are {known}: choose the model's one")
+    return FAMILIES[name]

@@ -1,0 +1,260 @@
+"""The structural tag of a request: what the model may write, exactly as the parser reads it back.
+
+One grammar in xgrammar's EBNF holds the free text, the calls and the answer, so rules are shared among tools and
+nothing depends on how xgrammar reads JSON Schema. Whatever a schema is, a tag comes out: a tool that does not fit
+falls to its keys with their types, or to its name, like on the ladder of `ladder`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .ebnf.json_values import JsonValues
+from .ebnf.markers import Markers, free_text
+from .ebnf.rules import Rules, one_of, quote
+from .families import Call, Family, family_named
+from .ladder import ANY_OBJECT, Level, types_only
+from .offer import Offer, Tool
+from .schema import Message, Verdict, read_shapes, worst
+
+__all__ = ["REASONING", "Built", "BuiltTool", "build", "build_tag"]
+
+_log = logging.getLogger(__name__)
+
+#: Characters of one tool's rules; more, and the tool falls to a lower level.
+MOST_CHARACTERS = 200_000
+
+#: Where the grammar begins: behind the reasoning, which the engine waits for, or without any; or inside of it.
+REASONING = ("engine", "tag")
+
+Check = Callable[[dict[str, Any]], Any]
+"""Takes a tag, and raises whatever xgrammar raises for one that does not compile."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltTool:
+    """What the tag enforces of one tool: at which level, and what of its schema is relaxed."""
+
+    name: str
+    level: Level
+    messages: tuple[Message, ...]
+    falls: tuple[tuple[Level, str], ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """`exact` if every call that the tag allows is valid."""
+        found = worst([message.verdict for message in self.messages])
+        return Verdict.RELAXED if found is Verdict.EXACT and self.level is not Level.FULL else found
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A tag, and what it enforces of each tool that may be called."""
+
+    tag: dict[str, Any]
+    tools: tuple[BuiltTool, ...]
+
+
+def build_tag(
+    tools: Iterable[Any] | None,
+    *,
+    family: str = "glm",
+    tool_choice: Any = "auto",
+    parallel: bool = True,
+    reasoning: str = "engine",
+    response_format: Any = None,
+    check: Check | None = None,
+) -> dict[str, Any]:
+    """The structural tag of a request, as a JSON-like dict of type ``structural_tag``.
+
+    tools: OpenAI's (chat or responses) or Anthropic's; entries without a name are passed over.
+    family: the tool format, see `families.FAMILIES`.
+    tool_choice: "auto", "none", "required", a named tool, or ``allowed_tools``, as OpenAI or Anthropic write them.
+    parallel: whether several calls may come; a named tool is called once.
+    reasoning: "engine" if the grammar begins behind the reasoning or there is none, "tag" if the output begins in it.
+    response_format: OpenAI's ``json_object`` or ``json_schema``: the answer where the model calls no tool.
+    check: tries a tag with xgrammar. If it raises, the tools are tried one by one, and those that fail fall.
+
+    Raises ValueError for a family or reasoning that does not exist, never for a schema. Results are kept by content.
+    """
+    return build(
+        tools,
+        family=family,
+        tool_choice=tool_choice,
+        parallel=parallel,
+        reasoning=reasoning,
+        response_format=response_format,
+        check=check,
+    ).tag
+
+
+_kept: OrderedDict[tuple[str, int], Built] = OrderedDict()
+_lock = threading.Lock()
+_KEPT = 256
+
+
+def build(
+    tools: Iterable[Any] | None,
+    *,
+    family: str = "glm",
+    tool_choice: Any = "auto",
+    parallel: bool = True,
+    reasoning: str = "engine",
+    response_format: Any = None,
+    check: Check | None = None,
+) -> Built:
+    """`build_tag` with what is enforced of each tool. The result is shared: do not change it."""
+    if reasoning not in REASONING:
+        raise ValueError(
+            f"reasoning={reasoning!r}: nobody else can own the reasoning; allowed are {', '.join(REASONING)}: "
+            f"'tag' if the output begins in the reasoning and the engine does not wait for its end"
+        )
+    form = family_named(family)
+    wish = list(tools) if isinstance(tools, Iterable) and not isinstance(tools, str | bytes | dict) else []
+    try:
+        content = json.dumps([wish, family, tool_choice, parallel, reasoning, response_format])
+        key = (hashlib.sha256(content.encode()).hexdigest(), id(check))
+    except (TypeError, ValueError, RecursionError):
+        return _Builder(form, parallel, reasoning, response_format, check).build(Offer(wish, tool_choice))
+    with _lock:
+        if key in _kept:
+            _kept.move_to_end(key)
+            return _kept[key]
+    built = _Builder(form, parallel, reasoning, response_format, check).build(Offer(wish, tool_choice))
+    with _lock:
+        _kept[key] = built
+        while len(_kept) > _KEPT:
+            _kept.popitem(last=False)
+    return built
+
+
+class _Builder:
+    def __init__(
+        self, family: Family, parallel: bool, reasoning: str, response_format: Any, check: Check | None
+    ) -> None:
+        self.family, self.parallel, self.reasoning, self.check = family, parallel, reasoning, check
+        self.answer = _answer_schema(response_format)
+
+    def build(self, offer: Offer) -> Built:
+        """The tag for what a request offers."""
+        offered = [tool for tool in offer.offered() if self._speakable(tool.name)]
+        rules = Rules()
+        written = [self._tool(rules, tool, ()) for tool in offered]
+        tag = self._tag(rules, [call for call, _ in written], offer)
+        if self.check is None or _passes(self.check, tag) is None:
+            return Built(tag, tuple(made for _, made in written))
+        rules = Rules()
+        written = [self._checked(rules, tool, offer) for tool in offered]
+        return Built(self._tag(rules, [call for call, _ in written], offer), tuple(made for _, made in written))
+
+    def _speakable(self, name: str) -> bool:
+        good = name.strip() == name and not any(m in name for m in (self.family.trigger, *self.family.text_markers))
+        if not good:
+            _log.warning("tool=%r: its name cannot be written in a call of family %s: left out", name, self.family.name)
+        return good
+
+    def _checked(self, rules: Rules, tool: Tool, offer: Offer) -> tuple[str, BuiltTool]:
+        """The tool at the tightest level that compiles alone."""
+        falls: tuple[tuple[Level, str], ...] = ()
+        for level in (Level.FULL, Level.TYPES):
+            alone = Rules()
+            call, made = self._tool(alone, tool, falls)
+            reason = _passes(self.check, self._tag(alone, [call], offer)) if self.check else None
+            if reason is None or made.level is Level.NAMES:
+                break
+            falls = (*made.falls, (max(level, made.level, key=_STEPS.index), reason))
+            _log.warning("tool=%r: level %s does not compile: %s", tool.name, level, reason)
+        return self._tool(rules, tool, falls)
+
+    def _tool(self, rules: Rules, tool: Tool, falls: tuple[tuple[Level, str], ...]) -> tuple[str, BuiltTool]:
+        """The tool's call below the levels that it fell from, and what it enforces."""
+        parameters = {} if tool.parameters is None else tool.parameters
+        gone = {level for level, _ in falls}
+        for level in _STEPS:
+            if level in gone:
+                continue
+            before = rules.size
+            shapes = read_shapes(_schema_at(level, parameters), strict=tool.strict, arguments=True)
+            try:
+                call = self.family.call(rules, Call(tool.name, shapes, tool.parameters, tool.strict))
+            except (ValueError, RecursionError) as error:
+                falls = (*falls, (level, str(error) or type(error).__name__))
+                continue
+            if rules.size - before > MOST_CHARACTERS and level is not Level.NAMES:
+                falls = (*falls, (level, f"its rules are longer than {MOST_CHARACTERS} characters"))
+                continue
+            return call, BuiltTool(tool.name, level, shapes.messages, falls)
+        raise AssertionError("any object can be written")
+
+    def _tag(self, rules: Rules, calls: list[str], offer: Offer) -> dict[str, Any]:
+        trigger, markers = self.family.trigger, self.family.text_markers
+        answer = self._answer(rules)
+        if calls:
+            section, more = self.family.calls(rules, rules.add(one_of(calls)), self.parallel and not offer.named)
+            section = rules.add(section)
+            after = free_text(rules, markers, [(trigger, section)], loop=True) if more else '""'
+            if offer.forced or answer:
+                root = (
+                    f'"\\n"? {quote(trigger)} {section} {after if not answer else self._further(rules, section, more)}'
+                )
+                root = one_of([root, answer]) if answer and not offer.forced else root
+            else:
+                root = free_text(rules, markers, [(trigger, section)], loop=more)
+        else:
+            root = answer or free_text(rules, [trigger])
+        if self.reasoning == "tag":
+            thought = free_text(rules, [*markers, trigger])
+            root = f"{thought} {quote(self.family.think_end)} {rules.add(root)}"
+        return {"type": "structural_tag", "format": {"type": "grammar", "grammar": rules.text(root)}}
+
+    def _further(self, rules: Rules, section: str, more: bool) -> str:
+        """More calls where no free text may come between them."""
+        return f'("\\n"? {quote(self.family.trigger)} {section})*' if more else '""'
+
+    def _answer(self, rules: Rules) -> str | None:
+        if self.answer is None:
+            return None
+        shapes = read_shapes(self.answer, strict=True)
+        if not shapes.definitions.has_values(shapes.shape):
+            shapes = read_shapes({})
+        values = JsonValues(rules, Markers((self.family.trigger,)), shapes, True)
+        return f'"\\n"? {values.value(shapes.shape)}'
+
+
+_STEPS = (Level.FULL, Level.TYPES, Level.NAMES)
+
+
+def _schema_at(level: Level, parameters: Any) -> Any:
+    if level is Level.FULL:
+        return parameters
+    return types_only(parameters) if level is Level.TYPES else ANY_OBJECT
+
+
+def _passes(check: Check | None, tag: dict[str, Any]) -> str | None:
+    """None if the check has nothing to say against the tag, else the reason."""
+    try:
+        if check is not None:
+            check(tag)
+    except Exception as error:  # xgrammar raises RuntimeError, ValueError and its own
+        return " ".join(str(error).split())[-300:] or type(error).__name__
+    return None
+
+
+def _answer_schema(response_format: Any) -> Any:
+    """The schema of the answer, None if it is free text."""
+    if not isinstance(response_format, dict):
+        return None
+    match response_format.get("type"):
+        case "json_object":
+            return {"type": "object"}
+        case "json_schema":
+            inner = response_format.get("json_schema", response_format)
+            return inner.get("schema", {}) if isinstance(inner, dict) else {}
+    return None
