@@ -91,6 +91,11 @@ class SparseRowsImpl(SparseMLACommonImpl[Any]):
         context_gather.activate()
         folding.activate()
 
+    @property
+    def takes_fp8_queries(self) -> bool:
+        """Whether decode takes its query in e4m3, or staged prefill rounds it to that."""
+        return self.choice.fp8_query or self.layout is not None
+
     def _choose(self) -> Choice:
         config = get_current_vllm_config()
         buffer = self.topk_indices_buffer

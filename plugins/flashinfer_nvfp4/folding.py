@@ -35,16 +35,20 @@ def row_layers(model: torch.nn.Module) -> list[Any]:
 def fold_loaded(model: torch.nn.Module) -> dict[str, int]:
     """Fold a model whose weights have just been loaded, if it keeps NVFP4 rows and the setting does not say off.
 
-    Returns k by layer name, empty where nothing was folded. Where a kernel takes its query in e4m3, every layer's
-    must stay in that range. Raises `FoldRefused` with no weight changed.
+    Returns k by layer name, empty where nothing was folded. Where a kernel of decode or prefill takes its query in
+    e4m3, every layer's must stay in that range. Raises `FoldRefused` with no weight changed.
     """
     layers = row_layers(model)
     if not layers or not fold_wanted():
         return {}
     tensors = dict(model.named_parameters())
-    quantized = [layer for layer in layers if layer.impl.supports_quant_query_input]
+    quantized = [layer for layer in layers if getattr(layer.impl, "takes_fp8_queries", False)]
     if quantized:
-        _check(tensors, quantized[0])
+        try:
+            _check(tensors, quantized[0])
+        except FoldRefused as error:
+            error.add_note(f"To serve the model without the fold, set {FOLD}=off for all workers.")
+            raise
     exponents = fold_model(model)
     folded = {layer: exponent for layer, exponent in exponents.items() if exponent}
     _log.info(

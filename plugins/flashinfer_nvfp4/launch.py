@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from flashinfer_nvfp4.dispatch import GROUP, STOCK_SIZES
-from flashinfer_nvfp4.plan import plan_clusters
+from flashinfer_nvfp4.plan import plan_clusters, plan_splits
 from flashinfer_nvfp4.rowformat import LATENT, ROPE, ROW_BYTES
 from flashinfer_nvfp4.settings import Kernel
 from flashinfer_nvfp4.trtllm import TrtllmRows
@@ -61,15 +61,25 @@ class Decoder:
         return self._gathered(query, rows, indices, counts)
 
     def warm_up(self, heads: int, topk: int, dtype: torch.dtype, device: torch.device) -> None:
-        """Build, load and compile what launches of this shape need, by running them on an empty row.
-
-        Triton compiles once for each number of splits, which depends on the number of tokens; so does a cluster size.
-        """
+        """Build, load and compile what launches of this shape need, by running them on an empty row."""
         rows = torch.zeros((1, ROW_BYTES), dtype=torch.uint8, device=device)
-        for tokens in (2**power for power in range(10)):
+        for tokens in self._variants(heads, topk, device):
             query = torch.zeros((tokens, heads, LATENT + ROPE), dtype=torch.bfloat16, device=device).to(dtype)
             indices = torch.full((tokens, topk), -1, dtype=torch.int32, device=device)
             self(query, rows, indices, indices.new_zeros(tokens))
+
+    def _variants(self, heads: int, topk: int, device: torch.device) -> list[int]:
+        """Numbers of tokens whose launches are all that there are: Triton's merge is compiled for powers of two of
+        splits, which depend on the tokens; everything else is one module."""
+        if self.kernel != "triton":
+            return [1]
+        at_once = torch.cuda.get_device_properties(device).multi_processor_count
+        tiles = -(-heads // GROUP)
+        first: dict[int, int] = {}
+        for tokens in range(1, 4 * at_once):
+            splits = plan_splits(tokens * tiles, topk, at_once)
+            first.setdefault((splits - 1).bit_length(), tokens)
+        return list(first.values())
 
     def _gathered(
         self, query: torch.Tensor, rows: torch.Tensor, indices: torch.Tensor, counts: torch.Tensor | None

@@ -38,7 +38,7 @@ def _model(size: float, *, rows: bool = True, fp8_query: bool = False, query: fl
         module.weight = torch.nn.Parameter(torch.full((width,), value))
         setattr(layer, name, module)
     layer.__dict__.update(num_heads=HEADS, qk_nope_head_dim=NOPE, qk_rope_head_dim=64, v_head_dim=VALUE)
-    layer.impl = SimpleNamespace(keeps_nvfp4_rows=rows, supports_quant_query_input=fp8_query)
+    layer.impl = SimpleNamespace(keeps_nvfp4_rows=rows, takes_fp8_queries=fp8_query)
     model = torch.nn.Module()
     model.layers = torch.nn.ModuleList([layer])
     return model
@@ -70,8 +70,9 @@ def test_a_model_without_rows_and_one_without_the_setting_stay_as_loaded(monkeyp
 def test_where_the_query_is_fp8_a_fold_that_pushes_it_out_of_range_is_refused() -> None:
     """2^-6 of a query of size one is below 2^-4, where e4m3 runs out of bits; the same fold suits a bfloat16 query."""
     model = _model(2.0**-6, fp8_query=True)
-    with pytest.raises(FoldRefused, match=r"layers.0: folded by 2\*\*6.*Use exponent"):
+    with pytest.raises(FoldRefused, match=r"layers.0: folded by 2\*\*6.*Use exponent") as refused:
         fold_loaded(model)
+    assert "FLASHINFER_NVFP4_FOLD=off" in refused.value.__notes__[0]
     assert _norm(model) == 2.0**-6
 
     assert fold_loaded(_model(2.0**-6, fp8_query=True, query=64.0)) == {"layers.0": 6}
