@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 STOCK = ("vllm", "torch", "dynamo", "mooncake", "nixl", "transformers", "flashinfer")
-PLUGINS = ("dynamo_structural_tags", "flashinfer_nvfp4", "vllm_blhnc", "vllm_cpu_dsa")
+PLUGINS = ("dynamo_structural_tags", "flashinfer_nvfp4", "mooncake_tier", "vllm_blhnc", "vllm_cpu_dsa")
 PATCHING = ("flashinfer_nvfp4", "vllm_blhnc", "vllm_cpu_dsa")
 
 
@@ -42,7 +42,7 @@ def test_a_plugins_patches_can_be_read_without_stock(plugin: str) -> None:
     assert not tops & {*STOCK, *(set(PLUGINS) - {plugin}), "glm53"}
 
 
-@pytest.mark.parametrize("plugin", ["flashinfer_nvfp4", "vllm_blhnc"])
+@pytest.mark.parametrize("plugin", ["flashinfer_nvfp4", "mooncake_tier", "vllm_blhnc"])
 def test_plans_are_pure_arithmetic(plugin: str) -> None:
     extra = _imported(f"import {plugin}.plan") - _imported("pass")
 
