@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -101,7 +102,8 @@ def test_the_published_topology_is_one_prefill_group_of_dep8_and_four_decode_gro
 @pytest.mark.parametrize(("path", "target"), JOBS, ids=[path.stem for path, _ in JOBS])
 def test_under_slurm_no_two_processes_of_a_node_share_a_gpu_or_a_port(path: Path, target: Target) -> None:
     engines = [one for one in from_scripts(files(path, target)) if one.kind == "engine"]
-    recipe, taken = load(path), set()
+    recipe = load(path)
+    taken: set[tuple[str, str, str]] = set()
     for engine in engines:
         role = getattr(recipe.roles, engine.role)
         gpus = {("gpu", gpu) for gpu in engine.env["CUDA_VISIBLE_DEVICES"].split(",")}
@@ -165,7 +167,7 @@ def test_the_tier_is_prefills_and_its_addresses_and_leases_are_derived() -> None
 
 
 def test_keys_of_the_tier_differ_wherever_the_bytes_of_a_block_could() -> None:
-    def prefix(**overrides: object) -> str:
+    def prefix(**overrides: Any) -> str:
         return deployment(**overrides).fingerprint
 
     changed = [

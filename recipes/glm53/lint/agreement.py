@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 from glm53.deployment import Finding
@@ -70,9 +72,8 @@ ENGINE_FACTS: dict[str, tuple[Fact, str]] = {
     "connector": (lambda command: nixl(command).get("kv_connector"), "kv_transfer"),
     "connector module": (lambda command: nixl(command).get("kv_connector_module_path"), "kv_transfer"),
     "layout": (_extra("blhnc", "layout"), "kv_transfer.layout"),
-    "block allocation": (_extra("blhnc", "block_allocation"), "kv_transfer.block_allocation"),
-    "row alignment": (_extra("blhnc", "row_alignment_tokens"), "kv_transfer"),
     "lease": (_extra("kv_lease_duration"), "kv_transfer.lease_seconds"),
+    "connector settings": (lambda command: _shared(nixl(command)), "kv_transfer"),
     "tool parser": (_option("--dyn-tool-call-parser"), "tools.call_parser"),
     "reasoning parser": (_option("--dyn-reasoning-parser"), "tools.reasoning_parser"),
     "structural tag": (_option("--dyn-structural-tag"), "tools.schema_mode"),
@@ -82,13 +83,20 @@ ENGINE_FACTS: dict[str, tuple[Fact, str]] = {
     "request plane": (_option("--request-plane"), "targets"),
     "image": (lambda command: command.image, "images.engine"),
     "LoRA rank": (_option("--max-lora-rank"), "model.adapters"),
+    "LoRA adapters": (_option("--max-loras"), "model.adapters"),
+    "prefix caching": (lambda command: "--enable-prefix-caching" in command.argv, "engine"),
+    "NVLink across nodes": (_variable("NCCL_MNNVL_ENABLE"), "cluster.compute_domain"),
+    "memory of NCCL": (_variable("NCCL_CUMEM_ENABLE"), "cluster.compute_domain"),
 }
 
 #: The same for every process that serves, frontends included.
 SERVING_FACTS: dict[str, tuple[Fact, str]] = {
     "parser version": (_variable("DYN_PARSER_VERSION"), "tools.parser_version"),
     "namespace": (_variable("DYN_NAMESPACE"), "name"),
+    "discovery by": (_variable("DYN_DISCOVERY_BACKEND"), "targets"),
     "discovery folder": (_variable("DYN_FILE_KV"), "targets"),
+    "address of requests": (_variable("DYN_TCP_RPC_HOST"), "targets"),
+    "address of answers": (_variable("DYN_TCP_RESPONSE_STREAM_HOST"), "targets"),
 }
 
 
@@ -101,18 +109,41 @@ def disagreements(commands: Sequence[Command]) -> Iterator[Finding]:
             yield from _differs(name, read, home, among)
     for role in ("prefill", "decode", "aggregated"):
         same = [command for command in engines if command.role == role]
-        yield from _differs(f"connector of {role}", lambda one: _without_log(connectors(one)), "kv_transfer", same)
+        yield from _differs(f"arguments of {role}", _arguments, f"roles.{role}", same)
         yield from _differs(f"DRAM tier of {role}", _variable("MOONCAKE_CONFIG_PATH"), "tier", same)
+        yield from _ranks(role, same)
 
 
-def _without_log(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Connectors without the one setting that every worker has for itself."""
-    entries = json.loads(json.dumps(entries))
-    for entry in entries:
-        blhnc = entry.get("kv_connector_extra_config", {}).get("blhnc", {})
-        if isinstance(blhnc, dict):
-            blhnc.pop("transfer_log", None)
-    return entries
+def _shared(entry: dict[str, Any]) -> dict[str, Any]:
+    """A connector's entry without what each side, or each worker, has for itself."""
+    extra = dict(entry.get("kv_connector_extra_config") or {})
+    if isinstance(extra.get("blhnc"), dict):
+        extra["blhnc"] = {key: value for key, value in extra["blhnc"].items() if key != "transfer_log"}
+    own = ("kv_role", "kv_load_failure_policy", "kv_connector_extra_config")
+    return {key: value for key, value in entry.items() if key not in own} | {"kv_connector_extra_config": extra}
+
+
+def _arguments(command: Command) -> list[Any]:
+    """A worker's arguments without those in which processes of one role differ: rank, sockets and logs."""
+    own = ("--data-parallel-start-rank", "--kv-events-config", "--kv-transfer-config")
+    kept = [word for flag, word in pairwise(["", *command.argv]) if flag not in own]
+    return [*kept, [_shared(one) for one in connectors(command)]]
+
+
+def _ranks(role: str, commands: Sequence[Command]) -> Iterator[Finding]:
+    """The nodes of a group divide its ranks among them: each is served once."""
+    spread = [command for command in commands if "--data-parallel-hybrid-lb" in command.argv]
+    if not spread:
+        return
+    size, local = (int(option(spread[0], f"--data-parallel-size{end}") or 1) for end in ("", "-local"))
+    starts = Counter(option(command, "--data-parallel-start-rank") for command in spread)
+    if starts.keys() != {str(rank) for rank in range(0, size, local)} or len(set(starts.values())) > 1:
+        yield Finding(
+            "ranks",
+            f"ranks of {role}",
+            f"nodes begin at {dict(starts)}, for {size} ranks, {local} a node: some are served twice, or by nobody.",
+            "Render again; roles and hardware decide the ranks.",
+        )
 
 
 def _differs(name: str, read: Fact, home: str, commands: Sequence[Command]) -> Iterator[Finding]:

@@ -13,6 +13,9 @@ import yaml
 
 __all__ = ["Command", "documents", "from_manifests", "from_scripts", "option"]
 
+#: The C parser reads the same language ten times as fast, where PyYAML was built with it.
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 _KINDS = {
     "dynamo.vllm": "engine",
     "dynamo.frontend": "frontend",
@@ -52,7 +55,7 @@ def option(command: Command, name: str) -> str | None:
 
 def documents(text: str) -> list[dict[str, Any]]:
     """The objects in a manifest."""
-    return [one for one in yaml.safe_load_all(text) if isinstance(one, dict)]
+    return [one for one in yaml.load_all(text, _Loader) if isinstance(one, dict)]
 
 
 def from_manifests(files: Mapping[str, str]) -> list[Command]:

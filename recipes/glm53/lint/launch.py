@@ -14,7 +14,7 @@ from glm53.lint.commands import Command, option
 
 __all__ = ["problems"]
 
-_DEFAULT_SIDE_CHANNEL = ("", "localhost", "127.0.0.1", "0.0.0.0", "::1")
+_LOOPBACK = ("", "localhost", "127.0.0.1", "0.0.0.0", "::1")
 _STORE = "MooncakeStoreConnector"
 _OFF = {"FLASHINFER_DISABLE_VERSION_CHECK", "STOCKPATCH_ALLOW_UNTESTED"}
 
@@ -25,6 +25,9 @@ def problems(commands: Sequence[Command], *, cluster: bool) -> Iterator[Finding]
     frontends = [command for command in commands if command.kind == "frontend"]
     if not engines or not frontends:
         yield Finding("nothing-to-serve", "files", "there is no engine, or no frontend.", "Render the recipe again.")
+    roles = sorted({command.role for command in engines})
+    if roles not in (["aggregated"], ["decode", "prefill"]):
+        yield Finding("roles", "files", f"workers are {roles}: prefill and decode need each other.", "Render again.")
     for command in engines:
         yield from _connector(command)
         if cluster:
@@ -49,6 +52,10 @@ def _connector(command: Command) -> Iterator[Finding]:
     if entry.get("kv_role") != expected:
         yield _found("connector-role", command, f"kv_role={entry.get('kv_role')!r} on {role}, which is {expected}.")
     policy, tiered = whole.get("kv_load_failure_policy"), _tiered(command)
+    if tiered and whole.get("kv_role") != "kv_both":
+        yield _found(
+            "connector-role", command, f"kv_role={whole.get('kv_role')!r} of MultiConnector, which is kv_both."
+        )
     if policy != "fail" and (role == "decode" or not tiered):
         yield _found("failure-policy", command, f"kv_load_failure_policy={policy!r}: lost KV would go unnoticed.")
     if policy != "recompute" and tiered and role == "prefill":
@@ -57,8 +64,11 @@ def _connector(command: Command) -> Iterator[Finding]:
 
 
 def _cluster(command: Command) -> Iterator[Finding]:
+    for name in ("DYN_TCP_RPC_HOST", "DYN_TCP_RESPONSE_STREAM_HOST"):
+        if command.env.get(name, "from the operator") in _LOOPBACK:
+            yield _found("loopback-address", command, f"{name}={command.env[name]!r}: no other node reaches it.")
     host = command.env.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "")
-    if command.role != "aggregated" and host in _DEFAULT_SIDE_CHANNEL:
+    if command.role != "aggregated" and host in _LOOPBACK:
         yield _found(
             "side-channel",
             command,
@@ -151,12 +161,13 @@ def _tier(commands: Sequence[Command], engines: Sequence[Command]) -> Iterator[F
         for store in stores:
             if not (option(store, "--master_server_address") or "").endswith(f":{port}"):
                 yield _found("tier-address", store, f"it looks for its master elsewhere than on port {port}.")
-    prefixes = {
-        one.get("kv_connector_extra_config", {}).get("cache_prefix")
-        for command in wanting
-        for one in connectors(command)
-        if one.get("kv_connector") == _STORE
-    }
+    entries = [one for command in wanting for one in connectors(command) if one.get("kv_connector") == _STORE]
+    settings = [one.get("kv_connector_extra_config", {}) for one in entries]
+    if any(one.get("kv_role") != "kv_both" for one in entries):
+        yield _tier_found("connector-role", f"{_STORE} saves and loads, so its kv_role is kv_both.")
+    if not all(one.get("load_async", True) and one.get("lookup_async") for one in settings):
+        yield _tier_found("tier-waits", "the engine stands still while the tier's master or store is away.")
+    prefixes = {one.get("cache_prefix") for one in settings}
     if wanting and (len(prefixes) != 1 or not all(prefixes)):
         yield _tier_found("tier-namespace", f"keys begin with {prefixes}: blocks of other models could be read.")
 
