@@ -37,12 +37,13 @@ def free_port() -> int:
 
 @dataclass
 class Front:
-    """One frontend. model: the name of the model that its worker serves."""
+    """One frontend. model: the name of the model that its worker serves. pid: its process."""
 
     url: str
     model: str
     requests: Path
     log: Path
+    pid: int
     client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=30, trust_env=False))
 
     def post(self, path: str = "/v1/chat/completions", **body: Any) -> httpx.Response:
@@ -104,7 +105,7 @@ def started(folder: Path, model: Path, fronts: Mapping[str, str], *options: str)
             address = ("--http-host", "127.0.0.1", "--http-port", str(port), "--enable-anthropic-api")
             planes = ("--discovery-backend", "file", "--request-plane", "tcp")
             log = run(name, "-m", module, *address, *planes)
-            made[name] = Front(f"http://127.0.0.1:{port}", "tiny", requests, log)
+            made[name] = Front(f"http://127.0.0.1:{port}", "tiny", requests, log, processes[-1].pid)
         run("worker", str(Path(__file__).with_name("scripted_worker.py")), str(model), "tiny", str(requests), *options)
         for front in made.values():
             _wait(front, processes, folder)

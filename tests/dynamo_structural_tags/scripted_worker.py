@@ -1,9 +1,9 @@
 """A fake of a Dynamo worker, on the real Dynamo runtime: it answers with the tokens that the prompt itself asks for.
 
 The last ``@@{...}@@`` in a prompt is the script: ``text`` (``repeat`` times, between ``before`` and ``after``) or
-``tokens`` (ids), ``step`` tokens a message (0: all at once), ``finish`` reason, and for failures ``die`` (the process), ``raise`` (an ``error``) or ``stop`` (the stream ends)
-after that many messages; ``wait`` seconds before each message; ``fields`` to add to each. Every request is written to
-the file REQUESTS, and ``stopped`` once the client has gone.
+``tokens`` (ids), ``step`` tokens a message (0: all at once), ``finish`` reason, and for failures ``die`` (the process),
+``raise`` (an ``error``) or ``stop`` (the stream ends) after that many messages; ``wait`` seconds before each message;
+``fields`` to add to each. Every request is written to the file REQUESTS, and ``stopped`` once the client has gone.
 
 Usage: ``python scripted_worker.py MODEL_FOLDER NAME REQUESTS [--parsers] [--no-tags]``
 """

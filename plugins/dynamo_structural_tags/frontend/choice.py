@@ -41,7 +41,7 @@ class Choice:
 
     index: its number. whole_calls: hand a call out when it is complete, and not at all if it was cut off, for
     responses that are one JSON object. end_tokens: ids that end the output and show no text. min_tokens: ids and stop
-    strings among the first tokens end nothing.
+    strings among the first tokens end nothing. think_end: the id that ends the reasoning, None if there is none.
     """
 
     index: int
@@ -51,6 +51,7 @@ class Choice:
     whole_calls: bool = False
     end_tokens: frozenset[int] = frozenset()
     min_tokens: int = 0
+    think_end: int | None = None
     tokens: int = 0
     reasoning_tokens: int = 0
     finished: bool = False
@@ -84,15 +85,24 @@ class Choice:
         if over or stopped:
             self.finished = True
             events += self.stream.finish("stop" if stopped or ended else reason)
-        deltas = list(self._deltas(events))
-        if any(isinstance(event, ReasoningDelta) for event in events):
-            self.reasoning_tokens += len(numbers)
-        return deltas
+        if self.think_end is not None:
+            self._count_reasoning(numbers, events)
+        return list(self._deltas(events))
 
     @property
     def stopped_by(self) -> str | None:
         """The stop string that ended the output."""
         return self.stops.hit
+
+    def _count_reasoning(self, numbers: Sequence[int], events: Sequence[Event]) -> None:
+        """Tokens in front of ``</think>``, or of content or a call if that is missing."""
+        if self.think_end in numbers:
+            self.reasoning_tokens += [*numbers].index(self.think_end)  # type: ignore[arg-type]  # it is among them
+            self.think_end = None
+        elif any(isinstance(event, ContentDelta | CallStart) for event in events):
+            self.think_end = None
+        else:
+            self.reasoning_tokens += len(numbers)
 
     def _until_end(self, numbers: Sequence[int]) -> tuple[Sequence[int], bool]:
         """The tokens in front of one that ends the output, and whether there is one."""

@@ -6,10 +6,10 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["Detokenizer", "TokenBytes"]
+__all__ = ["Detokenizer", "TokenBytes", "byte_letters"]
 
 
-def _byte_letters() -> dict[str, int]:
+def byte_letters() -> dict[str, int]:
     """The letter that byte-level BPE writes for each byte (OpenAI's GPT-2 encoder), reversed."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     letters = {chr(byte): byte for byte in printable}
@@ -32,7 +32,7 @@ class TokenBytes:
                 f"tokenizer decoder={decoder}: its tokens are not bytes, so text cannot be put together token by "
                 "token here. ByteLevel is what GLM's tokenizers have; serve this model with dynamo.frontend."
             )
-        letters = _byte_letters()
+        letters = byte_letters()
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         self._bytes: list[bytes] = [b""] * (max(vocabulary.values(), default=-1) + 1)
         for token, number in vocabulary.items():

@@ -6,12 +6,13 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any
 
 from dynamo_structural_tags.frontend.choice import Choice, CountedCalls
 from dynamo_structural_tags.frontend.detokenize import Detokenizer
 from dynamo_structural_tags.frontend.guidance import Guidance
+from dynamo_structural_tags.frontend.inbox import Inbox, merged
 from dynamo_structural_tags.frontend.model import ServedModel
 from dynamo_structural_tags.frontend.preprocessed import check, preprocessed, stops
 from dynamo_structural_tags.frontend.refusal import RefusedRequest
@@ -45,29 +46,31 @@ class ChatEngine:
             raise refused(str(error)) from error
         for annotation in reply.annotations(sent):
             yield annotation
+        inbox = None
         try:
-            stream = await self._routed.generate(sent, context=context)
-            async for item in stream:
-                for chunk in self._answer(item, reply, choices):
-                    yield chunk
+            inbox = Inbox(await self._routed.generate(sent, context=context))
+            async for batch in inbox.batches():
+                found, failure = _data(batch)
+                for message in merged(found):
+                    for chunk in self._answer(message, reply, choices):
+                        yield chunk
+                if failure is not None:
+                    raise RuntimeError(failure)
                 if all(choice.finished for choice in choices.values()):
-                    # Leaving the loop drops the stream, which tells the worker to stop.
                     for chunk in reply.end(choices):
                         yield chunk
                     return
         except Exception as error:
             raise engine_error(error) from error
+        finally:
+            if inbox is not None:
+                inbox.close()
         raise incomplete(
             f"the worker's stream for request {reply.id} ended without a finish reason after {reply.tokens(choices)} "
             "tokens, so the answer is incomplete. Look for the reason in the worker's log and send the request again.",
         )
 
-    def _answer(self, item: Any, reply: Reply, choices: Mapping[int, Choice]) -> list[dict[str, Any]]:
-        if item.is_error():
-            raise RuntimeError("; ".join(item.comments() or ()) or "the worker failed and gave no reason")
-        data = item.data()
-        if data is None:
-            return []
+    def _answer(self, data: dict[str, Any], reply: Reply, choices: Mapping[int, Choice]) -> list[dict[str, Any]]:
         reason = data.get("finish_reason")
         if isinstance(reason, str) and reason.startswith("error"):
             raise RuntimeError(reason.partition(":")[2].strip() or "the worker ended the output with an error")
@@ -115,7 +118,19 @@ class ChatEngine:
             GlmStream(
                 request.get("tools"), request.get("tool_choice") or "auto", thinking=thinking, counts=CountedCalls()
             ),
+            think_end=self._model.think_end if thinking else None,
             whole_calls=not request.get("stream"),
             end_tokens=frozenset() if ignore else frozenset((*self._model.eos, *numbers)),
             min_tokens=request.get("min_tokens") or 0,
         )
+
+
+def _data(batch: Iterable[Any]) -> tuple[list[dict[str, Any]], str | None]:
+    """What the messages of a stream hold up to an error among them, and the error's text."""
+    found: list[dict[str, Any]] = []
+    for message in batch:
+        if message.is_error():
+            return found, "; ".join(message.comments() or ()) or "the worker failed and gave no reason"
+        if (data := message.data()) is not None:
+            found.append(data)
+    return found, None

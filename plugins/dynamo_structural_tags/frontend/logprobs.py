@@ -12,8 +12,8 @@ __all__ = ["entries"]
 
 def entries(
     numbers: Sequence[int],
-    chosen: Sequence[float] | None,
-    alternatives: Sequence[Sequence[dict[str, Any]]] | None,
+    chosen: Sequence[float | None] | None,
+    alternatives: Sequence[Sequence[dict[str, Any]] | None] | None,
     width: int,
     table: TokenBytes,
     *,
@@ -29,8 +29,10 @@ def entries(
         return []
     found = []
     for place, (number, logprob) in enumerate(zip(numbers, chosen, strict=False)):
+        if logprob is None:
+            continue
         entry = _entry(number, float(logprob), table, as_ids)
-        candidates = alternatives[place] if alternatives and place < len(alternatives) else ()
+        candidates = (alternatives[place] if alternatives and place < len(alternatives) else None) or ()
         ranked = sorted(candidates, key=lambda one: one.get("rank") or len(candidates) + 1)[:width]
         entry["top_logprobs"] = [
             _entry(one["token_id"], float(one["logprob"]), table, as_ids) for one in ranked if "token_id" in one

@@ -64,6 +64,11 @@ class ServedModel:
         text = self.template.render(request, arguments)
         return text, list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
+    @property
+    def think_end(self) -> int | None:
+        """The id of ``</think>``."""
+        return self.tokenizer.token_to_id(THINK_END)
+
     @staticmethod
     def thinks(prompt: str) -> bool:
         """Whether the output begins inside the reasoning."""

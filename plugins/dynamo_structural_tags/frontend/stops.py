@@ -16,6 +16,7 @@ class StopStrings:
     def __init__(self, stops: Iterable[str], *, shown: bool = False) -> None:
         self._stops = tuple(stop for stop in stops if stop)
         self._shown = shown
+        self._beginnings = tuple(stop[:size] for stop in self._stops for size in range(1, len(stop)))
         self._held = ""
         self.hit: str | None = None
 
@@ -29,6 +30,9 @@ class StopStrings:
             place, self.hit = min(found, key=lambda pair: pair[0])
             self._held = ""
             return text[: place + len(self.hit)] if self._shown else text[:place]
+        if not text.endswith(self._beginnings):
+            self._held = ""
+            return text
         kept = max(_overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - kept :]
         return text[: len(text) - kept]
