@@ -81,7 +81,9 @@ class TierClient:
 
     def submit_lookup(self, names: Sequence[str], deadline_s: float | None = None) -> Operation:
         """The same without waiting. A key whose load failed a short while ago counts as absent."""
-        return self._submit(Kind.LOOKUP, [Block(name, ()) for name in names], deadline_s or self.options.lookup_s)
+        return self._submit(
+            Kind.LOOKUP, [Block(name, ()) for name in names], _seconds(deadline_s, self.options.lookup_s)
+        )
 
     def load(self, blocks: Sequence[Block], deadline_s: float | None = None, staged: bool = False) -> Operation:
         """Read blocks into registered memory. A block whose outcome is not OK must be computed.
@@ -98,7 +100,7 @@ class TierClient:
                     f"staging_bytes of at least {block.nbytes}",
                     "Raise it, or load without staged=True",
                 )
-        return self._submit(Kind.LOAD, blocks, deadline_s or self.options.load_s, staged)
+        return self._submit(Kind.LOAD, blocks, _seconds(deadline_s, self.options.load_s), staged)
 
     def store(self, blocks: Sequence[Block], deadline_s: float | None = None) -> Operation:
         """Write blocks that are not in the store. Their memory must not change until `released`.
@@ -107,7 +109,7 @@ class TierClient:
         """
         for block in blocks:
             check_parts(block.parts)
-        return self._submit(Kind.STORE, blocks, deadline_s or self.options.store_s)
+        return self._submit(Kind.STORE, blocks, _seconds(deadline_s, self.options.store_s))
 
     def hold(self, names: Sequence[str], seconds: float) -> None:
         """Keep the leases of these keys, which are present, alive for so long, or until `let_go`."""
@@ -190,3 +192,7 @@ class TierClient:
 
     def _pending_loads(self) -> list[str]:
         return [key for operation in self._lanes[Kind.LOAD].waiting for key in operation.keys]
+
+
+def _seconds(given: float | None, otherwise: float) -> float:
+    return otherwise if given is None else given

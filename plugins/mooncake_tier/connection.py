@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
 
 from mooncake_tier.client import TierClient
 from mooncake_tier.errors import SettingRefused, TierUnavailable
+from mooncake_tier.network import listeners
 from mooncake_tier.options import Options
 from mooncake_tier.stock import MooncakeStore
 
 __all__ = ["PROTOCOLS", "StoreAddress", "connect", "rehearse"]
 
 PROTOCOLS = ("tcp", "rdma")
+
+_log = logging.getLogger("mooncake_tier")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +62,16 @@ def connect(
     process rehearses it first.
     """
     rehearse(address, within_s)
-    return TierClient(MooncakeStore(address.host, address.master, address.protocol, address.device), namespace, options)
+    store = MooncakeStore(address.host, address.master, address.protocol, address.device)
+    if everywhere := [str(one.port) for one in listeners(os.getpid()) if one.everywhere]:
+        _log.warning(
+            "mooncake_tier: ports %s of this process accept connections on every interface, and some of them are "
+            "Mooncake's: who reaches them can write its memory. Start it with the LD_PRELOAD line of mooncake-tier "
+            "serve, which keeps them on %s, or put a firewall before them",
+            ", ".join(everywhere),
+            address.host,
+        )
+    return TierClient(store, namespace, options)
 
 
 def rehearse(address: StoreAddress, within_s: float = 10.0) -> None:

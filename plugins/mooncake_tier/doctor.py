@@ -73,7 +73,7 @@ def collect(
         rdma_devices=sorted(one.name for one in devices.iterdir()) if devices.is_dir() else (),
         locked_memory=-1 if soft == resource.RLIM_INFINITY else soft,
         protocol=protocol,
-        everywhere=[f"{one.host}:{one.port}" for pid in running for one in listeners(pid) if one.everywhere],
+        everywhere=[str(one) for pid in running for one in listeners(pid) if one.everywhere],
         unreachable=unreachable,
         capacity=capacity,
         lease_s=lease_s if lease_s is not None else _lease(running),

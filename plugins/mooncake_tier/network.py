@@ -32,6 +32,9 @@ class Listener:
         """Whether it accepts connections on every interface."""
         return ipaddress.ip_address(self.host).is_unspecified
 
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 def address_of(name: str) -> str:
     """The IPv4 address of an interface such as ``eth0``, or the address itself if it is one of this machine's.

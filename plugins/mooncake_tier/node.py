@@ -128,7 +128,7 @@ class Node:
             time.sleep(0.05)
 
     def _check_ports(self) -> None:
-        everywhere = [f"{one.host}:{one.port}" for one in self.listening() if one.everywhere]
+        everywhere = [str(one) for one in self.listening() if one.everywhere]
         if everywhere and not self.open_ports:
             raise NodeFailed(
                 f"Mooncake listens on every interface at {', '.join(everywhere)}, and whoever reaches these ports can "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,6 +105,27 @@ def test_blocks_of_a_killed_pool_are_misses_and_not_promised_again(node: Node, m
         eventually(lambda: client.store([_block(memory, 0, 0)], 20).wait() == [Outcome.OK])
         eventually(lambda: _loads_right(client, memory, range(1)) == [Outcome.OK])
         assert client.lookup([_key(0)]) == [True]
+
+
+def test_a_pool_that_stalls_costs_one_deadline_and_comes_back(node: Node, memory: Memory) -> None:
+    """As a network does that drops packets: connections stay, nothing moves."""
+    with client_of(node, NAMESPACE, load_s=0.3, failures=2, cooldown_s=0.2) as client:
+        client.register(memory.address, memory.size)
+        _store(client, memory, range(2))
+        pool = node.processes["pool"]
+        os.kill(pool.pid, signal.SIGSTOP)
+        try:
+            for number in range(2):
+                loading = client.load([_block(memory, number, 300 + number)])
+                assert loading.wait() == [Outcome.DEADLINE]
+                assert not loading.released
+            assert client.load([_block(memory, 0, 302)]).poll() == [Outcome.BREAKER]
+            assert client.lookup([_key(0)]) == [False]
+        finally:
+            os.kill(pool.pid, signal.SIGCONT)
+        eventually(lambda: client.breaker.allows)
+        eventually(lambda: client.store([_block(memory, 0, 0)], 20).wait() == [Outcome.OK])
+        eventually(lambda: _loads_right(client, memory, range(1)) == [Outcome.OK])
 
 
 def test_random_operations_of_two_namespaces_agree_with_a_dictionary(node: Node, memory: Memory) -> None:

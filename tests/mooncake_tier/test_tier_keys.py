@@ -82,7 +82,7 @@ _free |= {name: st.integers(1, 1 << 40) for name in ("block_size", "chunk_blocks
 _drawn = st.fixed_dictionaries({}, optional=_free)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(_drawn, _drawn)
 def test_namespaces_are_equal_exactly_if_all_fields_are(one: dict[str, Any], other: dict[str, Any]) -> None:
     """Text that looks like another field's, quotes, separators and lone surrogates included."""
@@ -95,7 +95,7 @@ _ranks = st.builds(Rank, **{name: st.integers(0, 300) for name in ("tp", "pp", "
 _keys = st.tuples(st.sampled_from([NAMESPACE, NAMESPACE[:-1] + "0"]), st.binary(min_size=16, max_size=64), _ranks)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(_keys, _keys)
 def test_block_keys_are_equal_exactly_if_namespace_hash_and_rank_are(
     one: tuple[str, bytes, Rank], other: tuple[str, bytes, Rank]
