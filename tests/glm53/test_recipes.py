@@ -166,11 +166,21 @@ def test_the_tier_is_prefills_and_its_addresses_and_leases_are_derived() -> None
     assert "MOONCAKE_CONFIG_PATH" not in decode.env
 
 
+def test_only_the_deployments_own_pods_reach_workers_and_tier() -> None:
+    (policy,) = documents(kubernetes.render(deployment())["network.yaml"])
+    (expression,) = policy["spec"]["podSelector"]["matchExpressions"]
+
+    assert expression["values"] == ["prefill", "decode", "tier-master", "tier-store"]
+    inside, anybody = policy["spec"]["ingress"]
+    assert inside == {"from": [{"podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "small"}}}]}
+    assert anybody == {"ports": [{"port": 9090}, {"port": 9003}]}
+
+
 def test_keys_of_the_tier_differ_wherever_the_bytes_of_a_block_could() -> None:
     def prefix(**overrides: Any) -> str:
         return deployment(**overrides).fingerprint
 
-    changed = [
+    changed: list[dict[str, Any]] = [
         {"engine": {"kv_cache_dtype": "fp8_ds_mla", "attention_backend": "FLASHMLA_SPARSE"}},
         {"engine": {"mtp_depth": 3}},
         {"engine": {"dtype": "float16"}},

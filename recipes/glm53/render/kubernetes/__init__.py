@@ -11,7 +11,7 @@ from glm53.deployment import Deployment
 from glm53.output.manifest import documents
 from glm53.render.kubernetes.graph import graph
 from glm53.render.kubernetes.launch import launch_script
-from glm53.render.kubernetes.policies import adapters, compute_domain, disruption, metrics, scaling
+from glm53.render.kubernetes.policies import adapters, compute_domain, disruption, fences, metrics, scaling
 from glm53.render.kubernetes.prepare import prepare
 from glm53.render.kubernetes.tier import tier
 
@@ -25,6 +25,7 @@ def render(deployment: Deployment) -> dict[str, str]:
         "compute-domain.yaml": compute_domain(deployment),
         "tier.yaml": tier(deployment),
         "graph.yaml": [graph(deployment)],
+        "network.yaml": fences(deployment),
         "disruption.yaml": disruption(deployment),
         "metrics.yaml": metrics(deployment),
         "scaling.yaml": scaling(deployment),

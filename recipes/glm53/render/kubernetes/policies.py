@@ -9,7 +9,7 @@ from glm53.deployment import Deployment
 from glm53.render.kubernetes.graph import CLAIM
 from glm53.render.kubernetes.pods import labels
 
-__all__ = ["adapters", "compute_domain", "disruption", "metrics", "scaling"]
+__all__ = ["adapters", "compute_domain", "disruption", "fences", "metrics", "scaling"]
 
 
 def compute_domain(deployment: Deployment) -> list[dict[str, Any]]:
@@ -48,6 +48,34 @@ def disruption(deployment: Deployment) -> list[dict[str, Any]]:
             },
         }
         for name, groups, nodes in counts
+    ]
+
+
+def fences(deployment: Deployment) -> list[dict[str, Any]]:
+    """Workers and tier ask nobody who they are: only this deployment's pods reach them, and anybody their metrics."""
+    ports = deployment.ports
+    inside = [
+        *(name for name, _, _ in deployment.served()),
+        *(["tier-master", "tier-store"] if deployment.tier else []),
+    ]
+    peers = [{"podSelector": {"matchLabels": {"app.kubernetes.io/part-of": deployment.name}}}]
+    metrics = [{"port": ports.system}, *([{"port": ports.tier_metrics}] if deployment.tier else [])]
+    return [
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {"name": f"{deployment.name}-inside", "labels": labels(deployment, "fence")},
+            "spec": {
+                "podSelector": {
+                    "matchLabels": {"app.kubernetes.io/part-of": deployment.name},
+                    "matchExpressions": [
+                        {"key": "app.kubernetes.io/component", "operator": "In", "values": inside},
+                    ],
+                },
+                "policyTypes": ["Ingress"],
+                "ingress": [{"from": peers}, {"ports": metrics}],
+            },
+        }
     ]
 
 

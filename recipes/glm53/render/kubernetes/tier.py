@@ -48,7 +48,6 @@ def tier(deployment: Deployment) -> list[dict[str, Any]]:
         headless,
         _master(deployment, master),
         _store(deployment, store, master),
-        _fence(deployment),
     ]
 
 
@@ -141,21 +140,3 @@ def _store(deployment: Deployment, name: str, master: str) -> dict[str, Any]:
 
 def _beside(own: dict[str, str]) -> dict[str, Any]:
     return {"labelSelector": {"matchLabels": own}, "topologyKey": "kubernetes.io/hostname"}
-
-
-def _fence(deployment: Deployment) -> dict[str, Any]:
-    """Mooncake asks nobody who they are: only this deployment's own pods reach the master."""
-    peers = [{"podSelector": {"matchLabels": {"app.kubernetes.io/part-of": deployment.name}}}]
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": f"{tier_config_name(deployment)}-master", "labels": labels(deployment, "tier")},
-        "spec": {
-            "podSelector": {"matchLabels": labels(deployment, "tier-master")},
-            "policyTypes": ["Ingress"],
-            "ingress": [
-                {"from": peers, "ports": [{"port": "rpc"}]},
-                {"ports": [{"port": "metrics"}]},
-            ],
-        },
-    }
