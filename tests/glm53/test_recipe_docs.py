@@ -34,7 +34,7 @@ def _keys(section: type[BaseModel], prefix: str) -> set[str]:
     keys = set()
     for name, field in section.model_fields.items():
         inner = [one for one in (field.annotation, *getattr(field.annotation, "__args__", ())) if isinstance(one, type)]
-        model = next((one for one in inner if issubclass(one, BaseModel)), None)
+        model: type[BaseModel] | None = next((one for one in inner if issubclass(one, BaseModel)), None)
         if model is None or name in ("make", "adapters"):
             keys.add(prefix + name)
         elif name == "roles":

@@ -260,3 +260,15 @@ def test_manifests_say_what_they_say_without_references_between_parts() -> None:
     for text in kubernetes.render(deployment()).values():
         assert not re.search(r"[:-] [&*]id\d", text)
     assert yaml.safe_load(kubernetes.render(deployment())["graph.yaml"])["kind"] == "DynamoGraphDeployment"
+
+
+def test_no_renderer_imports_another_and_the_checks_import_none() -> None:
+    """What was rendered is read back from its text alone."""
+    root = Path(__file__).parents[2] / "recipes" / "glm53"
+    renderers = {"local": [root / "render" / "local.py"]}
+    renderers |= {name: list((root / "render" / name).glob("*.py")) for name in ("kubernetes", "slurm")}
+    for name, paths in renderers.items():
+        for other in renderers.keys() - {name}:
+            assert not any(f"glm53.render.{other}" in path.read_text() for path in paths)
+    for folder in ("lint", "commands", "deployment", "output"):
+        assert not any("glm53.render" in path.read_text() for path in (root / folder).rglob("*.py"))
