@@ -28,6 +28,7 @@ def raw(**overrides: Any) -> dict[str, Any]:
             "max_batched_tokens": 4096,
         },
         "tier": {"memory": "64GiB"},
+        "cluster": {"rdma": "rdma/ib"},
     }
     for key, value in overrides.items():
         merged = isinstance(value, dict) and isinstance(data.get(key), dict)

@@ -16,7 +16,7 @@ from glm53.deployment.roles import Role
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
 #: Sections that the page has as a whole: described elsewhere, or in one row.
-WHOLE = {"kv_transfer": KvTransfer, "ports": Ports, "cluster": Cluster}
+WHOLE: dict[str, type[BaseModel]] = {"kv_transfer": KvTransfer, "ports": Ports, "cluster": Cluster}
 
 
 def _documented() -> set[str]:

@@ -267,6 +267,15 @@ def test_a_side_channel_on_the_own_machine_is_caught() -> None:
     assert "side-channel" in _changed(change)
 
 
+def test_a_missing_fabric_is_an_error_and_not_tcp() -> None:
+    """vllm#55434 and others: transfers over TCP are noticed by their slowness only."""
+    assert "no-fabric" in _codes(raw(cluster={"rdma": None}))
+
+    for engine in (one for one in from_manifests(GRAPH) if one.kind == "engine"):
+        assert "tcp" not in engine.env["UCX_TLS"].split(",")
+        assert "rc" in engine.env["UCX_TLS"].split(",")
+
+
 def test_a_lease_of_the_tier_that_is_shorter_than_requests_wait_is_caught() -> None:
     """prime-rl#2689: the default lease lost blocks between lookup and load"""
     assert "tier-lease" in _codes(raw(tier={"memory": "64GiB", "lease_seconds": 5}))

@@ -106,6 +106,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     (raw(images={"digests": {"other": DIGEST}}), "unused-digest", "images.digests.other"),
     (raw(images={"digests": BOTH}), "same-digest", "images.digests"),
     (raw(images={"digests": {"vllm-runtime": "sha256:abc"}}), "bad-value", "images.digests.vllm-runtime"),
+    (raw(cluster={"rdma": None}), "no-fabric", "cluster.rdma"),
     (raw(images={"registry": "your-registry/dynamo"}), "placeholder", "images.registry"),
     (raw(model={"served_name": "<model>"}), "placeholder", "model.served_name"),
     # One role's copies of what all roles share.

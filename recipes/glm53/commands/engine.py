@@ -9,6 +9,9 @@ from glm53.deployment import Deployment, RoleName
 
 __all__ = ["Place", "engine_arguments", "engine_environment", "serving_environment"]
 
+#: RDMA and NVLink, and not TCP, to which UCX would otherwise fall back without an error where a fabric is missing.
+_TRANSPORTS = "rc_x,rc,dc_x,dc,cuda_copy,cuda_ipc,self"
+
 
 @dataclass(frozen=True)
 class Place:
@@ -109,6 +112,8 @@ def engine_environment(deployment: Deployment, role: RoleName) -> dict[str, str]
         env["DYNAMO_STRUCTURAL_TAGS"] = deployment.tools.structural_tags
     if deployment.model.adapters:
         env["DYN_LORA_ENABLED"] = "true"
+    if deployment.machine.gpus:
+        env["UCX_TLS"] = _TRANSPORTS
     return env
 
 

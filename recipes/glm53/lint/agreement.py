@@ -86,6 +86,7 @@ ENGINE_FACTS: dict[str, tuple[Fact, str]] = {
     "LoRA adapters": (_option("--max-loras"), "model.adapters"),
     "prefix caching": (lambda command: "--enable-prefix-caching" in command.argv, "engine"),
     "NVLink across nodes": (_variable("NCCL_MNNVL_ENABLE"), "cluster.compute_domain"),
+    "transports": (_variable("UCX_TLS"), "cluster.rdma"),
     "memory of NCCL": (_variable("NCCL_CUMEM_ENABLE"), "cluster.compute_domain"),
 }
 

@@ -70,6 +70,7 @@ OWNED_VARIABLES = {
     "MOONCAKE_CONFIG_PATH": "tier",
     "PYTHONHASHSEED": "engine",
     "PYTHONPATH": "images",
+    "UCX_TLS": "cluster.rdma",
     "VLLM_KV_CACHE_LAYOUT": "kv_transfer.layout",
     "VLLM_NIXL_SIDE_CHANNEL_HOST": "ports.side_channel",
     "VLLM_NIXL_SIDE_CHANNEL_PORT": "ports.side_channel",

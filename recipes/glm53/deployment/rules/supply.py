@@ -22,10 +22,11 @@ PLACEHOLDER = re.compile(
 
 
 def findings(deployment: Deployment) -> Iterator[Finding]:
-    """What is wrong with `release`, `model` and `images`, and placeholders anywhere."""
+    """What is wrong with `release`, `model`, `images` and the fabric, and placeholders anywhere."""
     yield from _release(deployment)
     yield from _model(deployment)
     yield from _images(deployment)
+    yield from _fabric(deployment)
     for field, text in _strings(deployment.model_dump(mode="json"), ""):
         if found := PLACEHOLDER.search(text):
             yield Finding(
@@ -49,6 +50,16 @@ def _release(deployment: Deployment) -> Iterator[Finding]:
             "release",
             f"{deployment.release} brings vLLM {release.vllm}, which the plugins refuse at start.",
             f"Use a release with vLLM {', '.join(TESTED_LINES)}.",
+        )
+
+
+def _fabric(deployment: Deployment) -> Iterator[Finding]:
+    if "kubernetes" in deployment.targets and deployment.disaggregated and deployment.cluster.rdma is None:
+        yield Finding(
+            "no-fabric",
+            "cluster.rdma",
+            "pods get no network device, so that NIXL cannot reach the other node, or would by TCP.",
+            "Name the cluster's resource for RDMA devices, such as rdma/ib.",
         )
 
 

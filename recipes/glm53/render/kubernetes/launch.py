@@ -56,6 +56,10 @@ def launch_script(deployment: Deployment, files: Sequence[str], kinds: Sequence[
         f'kubectl get crd {crd} > /dev/null || fail "the cluster has no {crd}; install {owner}."'
         for crd, owner in sorted(needed)
     ]
+    if any(deployment.nodes(name) > 1 for name, _, _ in deployment.served()):
+        crds = ("podcliquesets.grove.io", "leaderworkersets.leaderworkerset.x-k8s.io")
+        found = " || ".join(f"kubectl get crd {crd} > /dev/null 2>&1" for crd in crds)
+        lines.append(f'{found} || fail "groups span nodes, and the cluster has neither Grove nor LeaderWorkerSet."')
     volume = deployment.cluster.volume
     lines.append(f'kube get pvc {volume} > /dev/null || fail "there is no volume claim {volume} in $namespace."')
     lines += [
