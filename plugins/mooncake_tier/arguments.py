@@ -27,8 +27,8 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=shown,
         description=(
             "Run Mooncake's master and a pool of this machine's memory until SIGTERM or Ctrl-C. Says `ready` when\n"
-            "blocks can be stored. All ports listen on --host alone. If a process ends, the other is ended too and\n"
-            "the exit status is 1; if this process is killed, the kernel ends them.\n\n"
+            "blocks can be stored. All ports listen on --host alone. A process that ends is started again; the fourth\n"
+            "end within a minute gives up with exit status 1. If this process is killed, they all end.\n\n"
             "One machine:       mooncake-tier serve --pool 64GiB\n"
             "A further machine: mooncake-tier serve --pool 64GiB --host eth0 --master 10.0.0.1:50051\n"
             "Surviving masters: mooncake-tier serve --pool 64GiB --host eth0 --etcd '10.0.0.1:2379;10.0.0.2:2379'\n"

@@ -37,6 +37,13 @@ class Master:
         except (TierUnavailable, ValueError, KeyError):
             return False
 
+    def answers(self) -> bool:
+        """Whether there is a master at all."""
+        try:
+            return bool(self._read("/health"))
+        except TierUnavailable:
+            return False
+
     def metrics(self) -> dict[str, float]:
         """Every metric without labels, by name; raises `TierUnavailable`."""
         return {name: float(value) for name, value in _SAMPLE.findall(self._read("/metrics"))}

@@ -55,42 +55,36 @@ class Node:
 
     def start(self, within_s: float = 30.0) -> None:
         """Start what the settings ask for and return when it serves; raises `NodeFailed`, with nothing left running."""
-        package, until = mooncake_folder(), time.monotonic() + within_s
+        mooncake_folder()
         self.logs.mkdir(parents=True, exist_ok=True)
         self.preload = binding.build(self.logs)
+        until = time.monotonic() + within_s
         try:
-            if not self.settings.master:
-                self._begin("master", self.settings.master_command(package))
-                self._until(lambda: self.master.ready() or bool(self.settings.etcd), until, "master")
-            if self.settings.pool_bytes:
-                before = self.master.capacity()
-                self._begin("pool", self.settings.pool_command(package))
-                if self.settings.master or self.settings.etcd:
-                    self._until(
-                        lambda: any(one.port == self.settings.pool_port for one in self.listening()), until, "pool"
-                    )
-                else:
-                    self._until(lambda: self.master.capacity() > before, until, "pool")
+            for name, wanted in (("master", not self.settings.master), ("pool", self.settings.pool_bytes)):
+                if wanted:
+                    (self.logs / f"{name}.log").unlink(missing_ok=True)
+                    self._begin(name, until)
             self._check_ports()
         except BaseException:
             self.stop()
             raise
 
+    def restart(self, name: str, within_s: float = 30.0) -> None:
+        """Start a process that has ended again, beside the other; raises `NodeFailed` if it does not serve then."""
+        self._begin(name, time.monotonic() + within_s)
+        self._check_ports()
+
     def listening(self) -> list[Listener]:
         """Every TCP port that the processes listen on."""
         return [one for process in self.processes.values() for one in listeners(process.pid)]
 
-    def _pool_listens(self) -> bool:
-        """What can be seen of a pool whose master is elsewhere."""
-        elsewhere = bool(self.settings.master or self.settings.etcd)
-        return elsewhere and any(one.port == self.settings.pool_port for one in self.listening())
-
-    def ended(self) -> str | None:
-        """What a process that ended by itself said last; None while all run."""
-        for name, process in self.processes.items():
-            if process.poll() is not None:
-                return self._last_words(name, f"ended with exit code {process.returncode}")
-        return None
+    def ended(self) -> dict[str, str]:
+        """Processes that ended by themselves, each with what it said last."""
+        return {
+            name: self._last_words(name, f"ended with exit code {process.returncode}")
+            for name, process in self.processes.items()
+            if process.poll() is not None
+        }
 
     def stop(self, within_s: float = 5.0) -> None:
         """End the processes, the pool first so that the master learns of it; each by force after `within_s` seconds."""
@@ -103,14 +97,17 @@ class Node:
                 process.kill()
                 process.wait()
 
-    def _begin(self, name: str, command: list[str]) -> None:
+    def _begin(self, name: str, until: float) -> None:
+        """Start a process and return when it serves."""
+        before = self._capacity()
         prepare_environment(self.settings.address)
         env = dict(os.environ)
         if self.preload is not None:
             env |= binding.environment(self.preload, self.settings.address)
-        with (self.logs / f"{name}.log").open("wb") as log:
+        command = {"master": self.settings.master_command, "pool": self.settings.pool_command}[name]
+        with (self.logs / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                command,
+                command(mooncake_folder()),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -118,14 +115,31 @@ class Node:
                 start_new_session=True,  # the terminal's Ctrl-C is for us alone
                 preexec_fn=_end_with(os.getpid()),
             )
-
-    def _until(self, condition: Callable[[], bool], until: float, name: str) -> None:
-        while not condition():
-            if (said := self.ended()) is not None:
-                raise NodeFailed(said)
+        serves = self._master_serves if name == "master" else lambda: self._pool_serves(before)
+        while not serves():
+            if (code := self.processes[name].poll()) is not None:
+                raise NodeFailed(self._last_words(name, f"ended with exit code {code}; is a port in use?"))
             if time.monotonic() > until:
                 raise NodeFailed(self._last_words(name, "does not serve in time"))
             time.sleep(0.05)
+
+    def _master_serves(self) -> bool:
+        """A standby answers as well; it serves once it leads."""
+        return self.master.ready() or (bool(self.settings.etcd) and self.master.answers())
+
+    def _capacity(self) -> int | None:
+        """Bytes of all pools, if the master that knows is the one here."""
+        known = "master" in self.processes and not self.settings.etcd
+        return self.master.capacity() if known else None
+
+    def _pool_serves(self, before: int | None) -> bool:
+        """The master here counts it; what a master elsewhere counts is not asked, only that the pool listens."""
+        if before is not None:
+            return self.master.capacity() > before or (before > 0 and self._pool_listens())
+        return self._pool_listens()
+
+    def _pool_listens(self) -> bool:
+        return any(one.port == self.settings.pool_port for one in listeners(self.processes["pool"].pid))
 
     def _check_ports(self) -> None:
         everywhere = [str(one) for one in self.listening() if one.everywhere]
@@ -140,7 +154,7 @@ class Node:
         path = self.logs / f"{name}.log"
         lines = path.read_text(errors="replace").splitlines()[-_LOG_LINES:] if path.exists() else []
         said = "".join(f"\n    {line}" for line in lines) or " it said nothing."
-        return f"Mooncake's {name} {what}. A port may be in use, or the pool too large. Its log, {path}, ends:{said}"
+        return f"Mooncake's {name} {what}. Its log, {path}, ends:{said}"
 
 
 def _end_with(parent: int) -> Callable[[], None]:

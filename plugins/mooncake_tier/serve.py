@@ -14,16 +14,20 @@ from mooncake_tier.errors import NodeFailed
 from mooncake_tier.node import Node
 from mooncake_tier.settings import NodeSettings
 
-__all__ = ["RUN_DIR", "read_state", "serve"]
+__all__ = ["MOST_RESTARTS", "RUN_DIR", "WITHIN_S", "read_state", "serve"]
 
 RUN_DIR = Path("build/mooncake-tier")
 _STATE = "node.json"
 
+MOST_RESTARTS = 3
+WITHIN_S = 60.0
+
 
 def serve(settings: NodeSettings, run_dir: Path, open_ports: bool = False, as_json: bool = False) -> int:
-    """Start the node, say so on standard output, and wait. Returns 0 after an interrupt.
+    """Start the node, say so on standard output, and keep it running. Returns 0 after an interrupt.
 
-    Raises `NodeFailed` if it does not start, or a process of it ends.
+    A process that ends is started again: the other one has memory that takes minutes to register. Raises `NodeFailed`
+    if the node does not start, or if processes ended more than `MOST_RESTARTS` times within `WITHIN_S` seconds.
     """
     if (running := read_state(run_dir)) is not None:
         raise NodeFailed(
@@ -31,16 +35,20 @@ def serve(settings: NodeSettings, run_dir: Path, open_ports: bool = False, as_js
             f"{running['pid']}), or name another --run-dir."
         )
     node = Node(settings, run_dir, open_ports)
+    restarts: list[float] = []
     try:
         node.start()
-        state = _state(node)
-        part = run_dir / f"{_STATE}.part"
-        part.write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-        part.replace(run_dir / _STATE)
-        _say(state, as_json)
-        while (said := node.ended()) is None:
+        _say(_note(node), as_json)
+        while True:
             time.sleep(0.2)
-        raise NodeFailed(said)
+            for name, said in node.ended().items():
+                now = time.monotonic()
+                restarts = [*(one for one in restarts if now - one < WITHIN_S), now]
+                if len(restarts) > MOST_RESTARTS:
+                    raise NodeFailed(f"{said}\nIt is the {len(restarts)}th end within {WITHIN_S:.0f} s: given up.")
+                print(f"mooncake-tier: {said}\nmooncake-tier: starting it again", file=sys.stderr, flush=True)
+                node.restart(name)
+                _note(node)
     except KeyboardInterrupt:
         return 0
     finally:
@@ -58,9 +66,10 @@ def read_state(run_dir: Path) -> dict[str, Any] | None:
     return state
 
 
-def _state(node: Node) -> dict[str, Any]:
+def _note(node: Node) -> dict[str, Any]:
+    """Write where the node is, and return it."""
     settings = node.settings
-    return {
+    state = {
         "pid": os.getpid(),
         "host": settings.address,
         "master": settings.store.master,
@@ -71,6 +80,10 @@ def _state(node: Node) -> dict[str, Any]:
         "processes": {name: process.pid for name, process in node.processes.items()},
         "environment": binding.environment(node.preload, settings.address) if node.preload else {},
     }
+    part = node.logs / f"{_STATE}.part"
+    part.write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+    part.replace(node.logs / _STATE)
+    return state
 
 
 def _say(state: dict[str, Any], as_json: bool) -> None:

@@ -26,6 +26,7 @@ from mooncake_tier.network import listeners
 from mooncake_tier.node import Node
 from mooncake_tier.operation import Block, Outcome
 from mooncake_tier.reports import write_report
+from mooncake_tier.serve import read_state
 
 pytest.importorskip("mooncake.store", reason="needs Mooncake and what it links to: make test", exc_type=ImportError)
 
@@ -184,14 +185,24 @@ def test_a_killed_server_leaves_no_process_behind(tmp_path: Path) -> None:
         assert main(["stats", "--run-dir", str(tmp_path)]) == 1
 
 
-@pytest.mark.parametrize("name", ["master", "pool"])
-def test_a_process_that_ends_by_itself_ends_the_other_and_is_named(name: str, tmp_path: Path) -> None:
+def test_a_process_that_ends_is_named_and_started_again_until_it_is_too_often(tmp_path: Path) -> None:
     with _serving(tmp_path) as (process, state):
-        os.kill(state["processes"][name], signal.SIGKILL)
+        for name in ("master", "pool", "pool"):
+            before = read_state(tmp_path)
+            assert before is not None
+            os.kill(before["processes"][name], signal.SIGKILL)
+            eventually(lambda: read_state(tmp_path) != before)  # noqa: B023
+        mended = read_state(tmp_path)
+        assert mended is not None
+        assert not set(mended["processes"].values()) & set(state["processes"].values())
+        rehearse(StoreAddress(master=mended["master"]))
+        os.kill(mended["processes"]["master"], signal.SIGKILL)
         _, said = process.communicate(timeout=60)
         assert process.returncode == 1
-        assert f"Mooncake's {name} ended with exit code -9" in said
-        assert not any(map(_alive, state["processes"].values()))
+        assert said.count("starting it again") == 3
+        assert "Mooncake's master ended with exit code -9" in said
+        assert "It is the 4th end within 60 s: given up." in said
+        assert not any(map(_alive, mended["processes"].values()))
 
 
 def test_without_a_compiler_open_ports_are_refused_unless_they_are_accepted(
@@ -212,7 +223,7 @@ def test_without_a_compiler_open_ports_are_refused_unless_they_are_accepted(
 def test_a_port_in_use_is_named_with_the_programs_own_words(tmp_path: Path) -> None:
     with running_node(tmp_path / "one") as one:
         second = Node(node_settings(rpc_port=one.settings.rpc_port), tmp_path / "two")
-        with pytest.raises(NodeFailed, match="Mooncake's master .*A port may be in use"):
+        with pytest.raises(NodeFailed, match="Mooncake's master .*is a port in use?"):
             second.start(5.0)
         assert second.processes == {}
         with client_of(one, NAMESPACE) as client:

@@ -71,16 +71,10 @@ def kill(node: Node, name: str) -> None:
 
 
 def revive(node: Node) -> None:
-    """Start the processes that are missing."""
-    missing = Node(node.settings, node.logs)
-    missing.preload = node.preload
-    package = __import__("mooncake_tier.node", fromlist=["mooncake_folder"]).mooncake_folder()
-    if "master" not in node.processes:
-        missing._begin("master", node.settings.master_command(package))
-        eventually(missing.master.ready)
-    if "pool" not in node.processes:
-        missing._begin("pool", node.settings.pool_command(package))
-    node.processes |= missing.processes
+    """Start the processes that were killed."""
+    for name in ("master", "pool"):
+        if name not in node.processes:
+            node.restart(name)
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> None:
