@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from .family import Call, Family
 from .glm import GLM, GLM45
+from .glm_readers import GLM_DYNAMO_V1, GLM_DYNAMO_V2, GLM_VLLM
 
 __all__ = ["FAMILIES", "Call", "Family", "family_named"]
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (GLM, GLM45)}
+FAMILIES: dict[str, Family] = {family.name: family for family in (GLM, GLM45, GLM_DYNAMO_V1, GLM_DYNAMO_V2, GLM_VLLM)}
 
 
 def family_named(name: str) -> Family:

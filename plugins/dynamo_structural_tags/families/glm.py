@@ -19,13 +19,14 @@ __all__ = ["GLM", "GLM45", "GlmFamily"]
 
 @dataclass(frozen=True, slots=True)
 class GlmFamily(Family):
-    """The format; `gap` is the text between its parts."""
+    """The format; `gap` is the text between its parts, `value_markers` are the texts that no value may contain."""
 
     gap: str = ""
+    value_markers: tuple[str, ...] = (VALUE_END, VALUE)
 
     def call(self, rules: Rules, call: Call) -> str:
         keys = (KEY, KEY_END, VALUE, VALUE_END, CALL, CALL_END, THINK, THINK_END)
-        form = PairFormat((KEY, KEY_END + self.gap), (VALUE, VALUE_END + self.gap), keys, (VALUE_END, VALUE))
+        form = PairFormat((KEY, KEY_END + self.gap), (VALUE, VALUE_END + self.gap), keys, self.value_markers)
         tool = Tool(call.name, call.parameters)
 
         def kinds(key: str | None) -> frozenset[str]:
