@@ -41,15 +41,14 @@ def fold_loaded(model: torch.nn.Module) -> dict[str, int]:
     layers = row_layers(model)
     if not layers or not fold_wanted():
         return {}
-    tensors = dict(model.named_parameters())
-    quantized = [layer for layer in layers if getattr(layer.impl, "takes_fp8_queries", False)]
-    if quantized:
-        try:
-            _check(tensors, quantized[0])
-        except FoldRefused as error:
-            error.add_note(f"To serve the model without the fold, set {FOLD}=off for all workers.")
-            raise
-    exponents = fold_model(model)
+    try:
+        quantized = [layer for layer in layers if getattr(layer.impl, "takes_fp8_queries", False)]
+        if quantized:
+            _check(dict(model.named_parameters()), quantized[0])
+        exponents = fold_model(model)
+    except FoldRefused as error:
+        error.add_note(f"To serve the model without the fold, set {FOLD}=off for all workers.")
+        raise
     folded = {layer: exponent for layer, exponent in exponents.items() if exponent}
     _log.info(
         "flashinfer_nvfp4: folded the latents of %d of %d layers by 2^%d to 2^%d (%s=off leaves them)",

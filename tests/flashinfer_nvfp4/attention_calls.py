@@ -15,11 +15,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from attention_batch import SCALE
 
-__all__ = ["attend", "fused_write", "loaded", "merge", "saved", "start"]
+__all__ = ["attend", "configure", "fused_write", "implementation", "loaded", "merge", "metadata_of", "saved", "start"]
 
 HEAD_DIMS = {"qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "qk_head_dim": 256, "v_head_dim": 256}
-SCALE = 256**-0.5
 
 
 def saved(value: Any) -> bytes:
@@ -52,16 +52,23 @@ def start(policy: str, triton: str) -> str:
     sys.path.append(triton)
     os.environ |= {"CUDA_VISIBLE_DEVICES": "", "VLLM_LOGGING_LEVEL": "ERROR", "FLASHINFER_NVFP4_POLICY": policy}
     platforms = _module("vllm.platforms")
+    assert platforms.current_platform.is_cpu()
     platforms.vllm_version_matches_substr = lambda text: False
     assert _module("vllm.triton_utils").HAS_TRITON
     capability = _module("vllm.platforms.interface").DeviceCapability(9, 0)
     type(platforms.current_platform).get_device_capability = classmethod(lambda cls, device_id=0: capability)
-    sparse = _module("vllm.model_executor.layers.attention.sparse_mla_attention")
-    sparse.get_tensor_model_parallel_world_size = lambda: 1
     groups = _module("vllm.v1.attention.backends.mla.index_group")
     groups.current_stream = _NoStream
     groups._create_side_stream = lambda device: _NoStream()
     groups._create_event = _NoStream
+    configure()
+    return str(_module("vllm").__version__)
+
+
+def configure() -> None:
+    """Give attention as much of a configuration as it reads; there is no engine around it."""
+    sparse = _module("vllm.model_executor.layers.attention.sparse_mla_attention")
+    sparse.get_tensor_model_parallel_world_size = lambda: 1
     config = SimpleNamespace(
         model_config=SimpleNamespace(enforce_eager=False),
         scheduler_config=SimpleNamespace(max_num_batched_tokens=64),
@@ -70,17 +77,17 @@ def start(policy: str, triton: str) -> str:
     )
     for module in (sparse, _module("flashinfer_nvfp4.attention")):
         module.get_current_vllm_config = lambda: config
-    return str(_module("vllm").__version__)
 
 
-def _impl(heads: int, topk: Any, shard: tuple[int, int] = (1, 0)) -> Any:
+def implementation(heads: int, topk: Any, shard: tuple[int, int] = (1, 0)) -> Any:
     """A layer's implementation, made as vLLM makes it: through the class that the backend's name stands for."""
     state = _module("vllm.distributed.parallel_state")
     group = SimpleNamespace(world_size=shard[0], rank_in_group=shard[1])
     state.get_dcp_group = lambda: group
     state.get_dcp_world_size_and_rank = lambda enabled=True: shard
-    backend = _module("flashinfer_nvfp4.backend").FLASHMLA_SPARSE
-    impl = backend.get_impl_cls()(
+    stock = _module("flashinfer_nvfp4.stock")
+    name = next(name for name, majors in stock.NAMES.items() if stock.capability()[0] in majors)
+    impl = getattr(_module("flashinfer_nvfp4.backend"), name).get_impl_cls()(
         num_heads=heads,
         head_size=576,
         scale=SCALE,
@@ -101,15 +108,9 @@ def _impl(heads: int, topk: Any, shard: tuple[int, int] = (1, 0)) -> Any:
     return impl
 
 
-def attend(request: bytes) -> bytes:
-    """Write a case's rows, then attend: the cache, output, log-sum-exp, its base and the kernel."""
-    case = loaded(request)
-    impl = _impl(case["heads"], case["topk"], case.get("shard", (1, 0)))
-    scale = torch.ones(1)
-    impl.do_kv_cache_update(
-        case["latent"], case["rope"].unsqueeze(1), case["cache"], case["slots"], "nvfp4_ds_mla", scale
-    )
-    metadata = SimpleNamespace(
+def metadata_of(case: Any) -> Any:
+    """What attention reads of a batch's metadata."""
+    return SimpleNamespace(
         block_size=case["cache"].shape[1],
         block_table=case["block_table"],
         req_id_per_token=case["requests"],
@@ -117,10 +118,20 @@ def attend(request: bytes) -> bytes:
         num_actual_tokens=len(case["requests"]),
         cp_kv_cache_interleave_size=case.get("interleave", 1),
     )
+
+
+def attend(request: bytes) -> bytes:
+    """Write a case's rows, then attend: the cache, output, log-sum-exp, its base and the kernel."""
+    case = loaded(request)
+    impl = implementation(case["heads"], case["topk"], case.get("shard", (1, 0)))
+    scale = torch.ones(1)
+    impl.do_kv_cache_update(
+        case["latent"], case["rope"].unsqueeze(1), case["cache"], case["slots"], "nvfp4_ds_mla", scale
+    )
     query = case["query"]
     if case.get("parted"):
         query = query.split((512, 64), -1)
-    out, lse = impl.forward_mqa(query, case["cache"], metadata, SimpleNamespace(_q_scale_float=1.0))
+    out, lse = impl.forward_mqa(query, case["cache"], metadata_of(case), SimpleNamespace(_q_scale_float=1.0))
     return saved((case["cache"], out, lse, impl.lse_base_on_e, impl.choice.kernel))
 
 
@@ -141,7 +152,7 @@ def merge(request: bytes) -> bytes:
 def fused_write(request: bytes) -> bytes:
     """Stock's fused norm and RoPE as GLM's attention calls it: the cache, and what attention got."""
     case = loaded(request)
-    _impl(8, torch.full((1, 128), -1, dtype=torch.int32))
+    implementation(8, torch.full((1, 128), -1, dtype=torch.int32))
     attention = _module("vllm.models.deepseek_v32.attention")
     tokens = len(case["kv_c"])
     outputs = {"kv_c_out": torch.empty_like(case["kv_c"]), "k_pe_out": torch.empty_like(case["k_pe"])}

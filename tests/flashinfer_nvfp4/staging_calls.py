@@ -29,7 +29,7 @@ def prefill(request: bytes) -> bytes:
     mla = importlib.import_module("vllm.model_executor.layers.attention.mla_attention")
     torch.accelerator.empty_cache = lambda: None  # refuses without a GPU
     scratch.init_workspace_manager(torch.device("cpu"))
-    impl = attention_calls._impl(case["query"].shape[1], batch["positions"])
+    impl = attention_calls.implementation(case["query"].shape[1], batch["positions"])
     layer = SimpleNamespace(_q_scale_float=1.0)
     impl._decoder(layer, torch.device("cpu"))
     impl.staging = Staging(case["layout"], FloatKernel(torch.float8_e4m3fn, 1.0, True))

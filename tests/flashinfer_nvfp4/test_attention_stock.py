@@ -20,8 +20,9 @@ if importlib.util.find_spec("vllm") is None:
 import attention_calls
 import kernel_calls
 import torch
-from attention_calls import SCALE, loaded, saved
-from kernel_calls import cache_of, cached, values_of
+from attention_batch import APART, CASES, Batch, close
+from attention_calls import loaded, saved
+from kernel_calls import cache_of, cached
 
 from flashinfer_nvfp4.codec import encode_rows
 
@@ -31,91 +32,12 @@ if not (kernel_calls.TRITON / "triton").is_dir():
 if why := kernel_calls.missing():
     pytest.skip(why, allow_module_level=True)
 
-TOPK = 128
-APART = 64 * 352 + 5 * 352
-"""Bytes between blocks of another layout: pages of other layers, a whole number of rows, lie there as NaN."""
-
 
 @pytest.fixture(scope="module")
 def child() -> Iterator[Callable[..., Any]]:
     with kernel_calls.interpreter() as run:
         run(attention_calls.start, "search", str(kernel_calls.TRITON))
         yield lambda function, *args: loaded(run(function, saved(*args)))
-
-
-class Batch:
-    """Requests with their cache: what a case says, and where each key lies.
-
-    ``lengths``: tokens of each request, the new ones included; ``new``: how many are new, which are the queries.
-    """
-
-    def __init__(self, lengths: list[int], new: list[int], heads: int, apart: int = 0, seed: int = 0) -> None:
-        torch.manual_seed(seed)
-        blocks = [-(-length // 64) for length in lengths]
-        free = torch.randperm(sum(blocks) + 1)
-        self.table = torch.full((len(lengths), max(blocks)), -1, dtype=torch.int32)
-        for request, count in enumerate(blocks):
-            taken, free = free[:count], free[count:]
-            self.table[request, :count] = taken.int()
-        self.cache = cache_of(torch.full((64 * (sum(blocks) + 1), 352), 0xFF, dtype=torch.uint8), 64, apart)
-        self.heads = heads
-        self.requests = torch.tensor([r for r, count in enumerate(new) for _ in range(count)], dtype=torch.int32)
-        self.positions = [n - count + i for n, count in zip(lengths, new, strict=True) for i in range(count)]
-        self.query = torch.randn(len(self.positions), heads, 576).bfloat16()
-        self.latent = torch.randn(sum(lengths), 512).bfloat16()
-        self.rope = torch.randn(sum(lengths), 64).bfloat16()
-        self.keys = [(request, at) for request, length in enumerate(lengths) for at in range(length)]
-        self.topk = torch.full((len(self.positions) + 3, TOPK), -1, dtype=torch.int32)
-        for token, position in enumerate(self.positions):
-            chosen = torch.randperm(position + 1)[: TOPK // 2].int()
-            places = torch.randperm(TOPK)[: len(chosen)]  # -1 stands between them too
-            self.topk[token, places] = chosen
-
-    def slot(self, request: int, at: int, table: Any = None) -> int:
-        return int((self.table if table is None else table)[request, at // 64]) * 64 + at % 64
-
-    def case(self, decode_tokens: int, **more: Any) -> dict[str, Any]:
-        slots = torch.tensor([self.slot(*key) for key in self.keys])
-        return {
-            "heads": self.heads,
-            "latent": self.latent,
-            "rope": self.rope,
-            "cache": self.cache,
-            "slots": slots,
-            "query": self.query,
-            "block_table": self.table,
-            "requests": self.requests,
-            "topk": self.topk,
-            "decode_tokens": decode_tokens,
-        } | more
-
-    def reference(self, row: Callable[[int, int], Any]) -> tuple[Any, Any]:
-        """Output and natural log-sum-exp, float64, where ``row(request, position)`` is a key's 352 bytes."""
-        out, sums = [], []
-        for token, request in enumerate(self.requests.tolist()):
-            chosen = [at for at in self.topk[token].tolist() if at >= 0]
-            keys = values_of(torch.stack([row(request, at) for at in chosen])).double()
-            scores = self.query[token].double() @ keys.T * SCALE
-            out.append(scores.softmax(-1) @ keys[:, :512])
-            sums.append(scores.logsumexp(-1))
-        return torch.stack(out), torch.stack(sums)
-
-
-def _close(out: Any, right: Any) -> None:
-    """Within 0.5 % of a head's largest element, most of it the rounding to bfloat16."""
-    error = (out.double() - right).abs().amax(-1) / right.abs().amax(-1)
-    assert error.max().item() <= 5e-3
-
-
-CASES = {
-    "decode": ([70, 130, 33], [1, 1, 1], 3, 16, 0),
-    "decode, blocks apart in NaN": ([70, 130], [1, 1], 2, 16, APART),
-    "drafts": ([90, 131], [4, 4], 8, 8, APART),
-    "drafts, query in two parts": ([90, 131], [4, 4], 8, 8, APART),
-    "prefill beside decode": ([70, 40, 150], [1, 1, 6], 2, 8, APART),
-    "prefill alone": ([9], [9], 0, 8, 0),
-}
-"""Tokens of each request, of them new ones, decode tokens, heads, bytes between blocks."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -129,7 +51,7 @@ def test_attention_is_that_of_float64_over_the_rows_it_wrote(child: Any, name: s
     assert out.shape == (sum(new), heads, 512)
     rows = {key: cached(cache, torch.tensor(batch.slot(*key))) for key in batch.keys}
     assert torch.equal(torch.stack([rows[key] for key in batch.keys]), encode_rows(batch.latent, batch.rope, "search"))
-    _close(out, batch.reference(lambda request, at: rows[request, at])[0])
+    close(out, batch.reference(lambda request, at: rows[request, at])[0])
 
 
 @pytest.mark.parametrize(("ranks", "interleave"), [(2, 1), (4, 16)])
@@ -153,7 +75,7 @@ def test_shards_of_a_context_merge_to_the_whole_by_stocks_own_merge(child: Any, 
     assert natural == {True}
     torch.testing.assert_close(sums.double().logsumexp(0), total, atol=1e-5, rtol=1e-5)
     for merged in child(attention_calls.merge, (outs.float(), sums, True)):
-        _close(merged, right)
+        close(merged, right)
 
 
 def test_a_shard_without_any_chosen_key_adds_nothing(child: Any) -> None:
