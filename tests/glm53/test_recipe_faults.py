@@ -125,7 +125,10 @@ def test_a_graph_is_validated_without_a_cluster() -> None:
     def twice(graph: dict[str, Any]) -> None:
         _component(graph, "decode")["name"] = "Prefill"
 
-    for change in (no_main, one_node, twice):
+    def version(graph: dict[str, Any]) -> None:
+        _component(graph, "decode")["runtimeVersionOverride"] = "1.5.0"
+
+    for change in (no_main, one_node, twice, version):
         assert "graph-schema" in _changed(change)
 
 

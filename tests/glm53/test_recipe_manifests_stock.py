@@ -13,6 +13,7 @@ from kubernetes_models import api_problems, crd_problems
 from recipe_files import TARGETS, deployment, files
 
 from glm53.lint.commands import documents
+from glm53.lint.graph_schema import GraphDeployment
 from glm53.render import kubernetes
 
 CRD = os.environ.get("GLM53_DYNAMO_CRD")
@@ -63,6 +64,19 @@ def test_wrong_fields_and_types_would_be_seen() -> None:
     assert any("livenesProbe does not exist" in problem for problem in problems)
     assert any("'80' is no int" in problem for problem in problems)
     assert any("`name`" in problem for problem in problems)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("dynamo") is None, reason="needs ai-dynamo: make env installs it")
+def test_the_graphs_that_the_release_itself_ships_have_the_shape_that_is_checked_for() -> None:
+    """The wheel's templates, which its profiler fills in; they are not imported, and hold no other kind."""
+    (root,) = importlib.util.find_spec("dynamo.profiler").submodule_search_locations
+    shipped = sorted(Path(root).glob("templates/dgd/*/*.yaml"))
+
+    assert len(shipped) >= 5
+    for path in shipped:
+        for graph in documents(path.read_text(encoding="utf-8")):
+            assert graph["apiVersion"] == "nvidia.com/v1beta1"
+            GraphDeployment.model_validate(graph)
 
 
 @pytest.mark.skipif(

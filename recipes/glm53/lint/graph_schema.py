@@ -44,6 +44,7 @@ class _Component(_Exact):
     multinode: _Multinode | None = None
     sharedMemorySize: str | None = None
     modelRef: _ModelRef | None = None
+    runtimeVersionOverride: Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,3})(\.(0|[1-9]\d{0,3})){2}$")] | None = None
     scalingAdapter: _Nothing | None = None
     podTemplate: dict[str, Any]
 
@@ -59,7 +60,7 @@ class _Component(_Exact):
 
 
 class _Spec(_Exact):
-    backendFramework: Literal["sglang", "vllm", "trtllm"]
+    backendFramework: Literal["sglang", "vllm", "trtllm"] | None = None
     components: Annotated[list[_Component], Field(min_length=1, max_length=25)]
 
     @model_validator(mode="after")
@@ -67,6 +68,8 @@ class _Spec(_Exact):
         names = [component.name.lower() for component in self.components]
         if len(set(names)) < len(names):
             raise ValueError(f"component names are not unique, upper and lower case alike: {', '.join(names)}")
+        if len({component.runtimeVersionOverride for component in self.components}) > 1:
+            raise ValueError("components declare several runtime versions")
         return self
 
 

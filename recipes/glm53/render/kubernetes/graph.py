@@ -52,6 +52,7 @@ def _frontend(deployment: Deployment) -> dict[str, Any]:
         "name": "frontend",
         "type": "frontend",
         "replicas": deployment.frontend.replicas,
+        "runtimeVersionOverride": deployment.release,
         "podTemplate": {
             "metadata": {"labels": labels(deployment, "frontend")},
             "spec": pod(deployment, [main], volumes=volumes(deployment)),
@@ -78,6 +79,8 @@ def _worker(deployment: Deployment, name: RoleName, role: Role, groups: int) -> 
         "name": name,
         "type": _TYPES[name],
         "replicas": groups,
+        # Otherwise the operator reads it from the image's tag, which a mirror may have changed.
+        "runtimeVersionOverride": deployment.release,
         # NCCL and vLLM's worker processes share memory.
         "sharedMemorySize": "64Gi",
         "podTemplate": {"metadata": {"labels": labels(deployment, name)}, "spec": spec},
