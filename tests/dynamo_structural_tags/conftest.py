@@ -28,7 +28,7 @@ def fronts(served_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     from scripted_stack import OURS, STOCK, started
 
     with (
-        started(tmp_path_factory.mktemp("plain"), served_model, {"ours": OURS}, "--no-tags") as plain,
+        started(tmp_path_factory.mktemp("plain"), served_model, {"ours": OURS}) as plain,
         started(
             tmp_path_factory.mktemp("announced"),
             served_model,

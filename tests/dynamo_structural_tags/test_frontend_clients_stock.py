@@ -142,7 +142,7 @@ def test_an_agent_of_pydantic_ai_runs_to_its_end(fronts: dict[str, Front], api: 
 
     events: list[Any] = []
 
-    async def watch(context: RunContext[None], stream: Any) -> None:
+    async def watch(context: RunContext[object], stream: Any) -> None:
         events.extend([event async for event in stream])
 
     result = agent.run_sync(script(WRITE, step=1, wait=0.003), event_stream_handler=watch)

@@ -27,12 +27,13 @@ __all__ = ["Choice", "CountedCalls"]
 
 
 class CountedCalls(CallCounts):
-    """Counts the calls of one choice, and in the process's metrics."""
+    """Counts the calls of one choice, and in the process's metrics all but valid ones, of which `Choice` knows more."""
 
     def add(self, outcome: str) -> None:
         """Count one call."""
         super().add(outcome)
-        metrics.call(outcome)
+        if outcome != "valid":
+            metrics.call(outcome)
 
 
 @dataclass
@@ -41,7 +42,8 @@ class Choice:
 
     index: its number. whole_calls: hand a call out when it is complete, and not at all if it was cut off, for
     responses that are one JSON object. end_tokens: ids that end the output and show no text. min_tokens: ids and stop
-    strings among the first tokens end nothing. think_end: the id that ends the reasoning, None if there is none.
+    strings among the first tokens end nothing. tools: the request's. think_end: the id that ends the reasoning, None
+    if there is none.
     """
 
     index: int
@@ -51,6 +53,7 @@ class Choice:
     whole_calls: bool = False
     end_tokens: frozenset[int] = frozenset()
     min_tokens: int = 0
+    tools: Sequence[Any] = ()
     think_end: int | None = None
     tokens: int = 0
     reasoning_tokens: int = 0
@@ -139,6 +142,8 @@ class Choice:
                         metrics.streamed(text)
                         self._extend(delta, number, text)
                 case CallEnd(number, name, outcome):
+                    if outcome == "valid":
+                        metrics.call(outcome, relaxed=self._relaxed(name))
                     if self.whole_calls:
                         texts = self._open.pop(number)[1]
                         if outcome != "truncated":
@@ -150,6 +155,12 @@ class Choice:
                     return
         if delta:
             yield self._choice(delta)
+
+    def _relaxed(self, name: str) -> bool:
+        """Whether the grammar enforces less than the tool's schema."""
+        from dynamo_structural_tags.tags import relaxed_names
+
+        return bool(relaxed_names([tool for tool in self.tools if (tool.get("function") or {}).get("name") == name]))
 
     def _opened(self, number: int, name: str, arguments: str) -> dict[str, Any]:
         return {

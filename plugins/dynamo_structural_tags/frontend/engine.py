@@ -118,6 +118,7 @@ class ChatEngine:
             GlmStream(
                 request.get("tools"), request.get("tool_choice") or "auto", thinking=thinking, counts=CountedCalls()
             ),
+            tools=request.get("tools") or (),
             think_end=self._model.think_end if thinking else None,
             whole_calls=not request.get("stream"),
             end_tokens=frozenset() if ignore else frozenset((*self._model.eos, *numbers)),

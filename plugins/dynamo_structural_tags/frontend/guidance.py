@@ -24,7 +24,7 @@ class MakesTags(Protocol):
         tool_choice: Any,
         parallel: bool,
         reasoning: bool,
-        response_format: Any,
+        response_schema: Any,
         reader: Reader,
     ) -> str | None: ...
 
@@ -67,7 +67,7 @@ class Guidance:
             tool_choice=choice,
             parallel=request.get("parallel_tool_calls") is not False,
             reasoning=thinking and not self._owns_reasoning,
-            response_format=json_schema(request) if choice == "auto" else None,
+            response_schema=json_schema(request) if choice == "auto" else None,
             reader=Reader.OURS,
         )
         return None if tag is None else {"structural_tag": json.loads(tag)}

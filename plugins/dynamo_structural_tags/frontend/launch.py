@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import logging
 import os
@@ -33,11 +34,16 @@ def main() -> None:
     """Run the frontend until it is told to end.
 
     In the modes off and report it is Dynamo's own, chat engine included. Raises `UnsupportedVersion` where ai-dynamo
-    is not one of the tested releases.
+    is not one of the tested releases, and ModuleNotFoundError without xgrammar.
     """
     mode = settings().mode
     if mode is Mode.ENFORCE:
         DYNAMO.require()
+        if importlib.util.find_spec("xgrammar") is None:
+            raise ModuleNotFoundError(
+                "xgrammar is not installed here, so no tag could be tried before it is sent and every output would be "
+                f"free. Run pip install xgrammar, the worker's version, or set {PREFIX}=off for Dynamo's own engine."
+            )
         os.environ.setdefault(*_PEEK)
         os.environ.update([_VERSION])
         from dynamo_structural_tags.patches import REGISTER
@@ -65,9 +71,8 @@ async def chat_engine(instance: Any, card: Any, routed: Any) -> Any:
 
     described = json.loads(card.to_json_str())
     model = await asyncio.to_thread(ServedModel.load, described, Path(card.local_dir()))
-    guidance = Guidance(
-        _maker() if sends_tags(model.runtime) else None, owns_reasoning=engine_owns_reasoning(model.runtime)
-    )
+    maker = await asyncio.to_thread(_maker) if sends_tags(model.runtime) else None
+    guidance = Guidance(maker, owns_reasoning=engine_owns_reasoning(model.runtime))
     _log.info("model %s: chat completions are parsed by dynamo_structural_tags", model.name)
     if parser := model.runtime.get("tool_call_parser"):
         _log.warning(
@@ -81,6 +86,8 @@ async def chat_engine(instance: Any, card: Any, routed: Any) -> Any:
 
 
 def _maker() -> Any:
+    import xgrammar  # noqa: F401  # seconds, which the first request should not wait
+
     from dynamo_structural_tags.tags import Maker
 
     return Maker(settings())

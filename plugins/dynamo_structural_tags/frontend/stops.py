@@ -27,7 +27,8 @@ class StopStrings:
         text = self._held + text
         found = [(place, stop) for stop in self._stops if (place := text.find(stop)) >= 0]
         if found:
-            place, self.hit = min(found, key=lambda pair: pair[0])
+            # The one that is complete first, so that it does not matter how the text was cut.
+            place, self.hit = min(found, key=lambda pair: (pair[0] + len(pair[1]), pair[0]))
             self._held = ""
             return text[: place + len(self.hit)] if self._shown else text[:place]
         if not text.endswith(self._beginnings):
