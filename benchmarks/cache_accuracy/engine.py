@@ -12,7 +12,7 @@ from typing import Any
 
 from cache_accuracy.divergence import Distribution
 from cache_accuracy.needle import make_needle
-from cache_accuracy.settings import Setting, check_device, check_rows, environment
+from cache_accuracy.settings import CacheRefused, Setting, check_device, check_rows, environment
 
 __all__ = ["Found", "Observed", "Questions", "device", "observe", "prepare"]
 
@@ -74,20 +74,30 @@ def device() -> str:
 
 
 def prepare() -> None:
-    """Set, before vLLM is imported, what a CPU engine in this process needs; variables that are set stay."""
+    """Set, before vLLM is imported, what it needs on the CPU; variables that are set stay. Nothing on a GPU.
+
+    One process keeps the start of an engine short, and one thread its sums the same on every machine.
+    """
+    if device() != "cpu":
+        return
+    import torch
+
     for name, value in (
         ("VLLM_CPU_DSA", "1"),
         ("VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
         ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
         ("VLLM_LOGGING_LEVEL", "ERROR"),
+        ("OMP_NUM_THREADS", "1"),
     ):
         os.environ.setdefault(name, value)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 def observe(model: Path | str, setting: Setting, questions: Questions, **options: Any) -> Observed:
     """Ask an engine with this cache everything. ``options``: further arguments of `vllm.LLM`.
 
-    Raises `CacheRefused` if the device cannot have the cache, and if the workers' rows are not what the setting says.
+    Raises `CacheRefused` if the device cannot have the cache, if vLLM does not start with it, and if the workers' rows
+    are not what the setting says.
     """
     check_device(setting, device())
     with environment(setting), _engine(model, setting, questions, options) as llm:
@@ -107,19 +117,22 @@ def _engine(model: Path | str, setting: Setting, questions: Questions, options: 
         from vllm_cpu_dsa.rows import row_formats
 
         row_formats.cache_clear()  # in this process, and built with the policy of the engine before
-    llm = LLM(
-        model=str(model),
-        **{
-            "kv_cache_dtype": setting.cache_dtype,
-            "worker_extension_cls": "cache_accuracy.worker.AccuracyWorker",
-            # Otherwise vLLM attends short prompts from the values just computed, past the cache.
-            "attention_config": {"sparse_mla_force_mqa": True},
-            "enable_prefix_caching": False,
-            "max_logprobs": -1,
-            "seed": questions.seed,
-        }
-        | options,
-    )
+    arguments: dict[str, Any] = {
+        "kv_cache_dtype": setting.cache_dtype,
+        "worker_extension_cls": "cache_accuracy.worker.AccuracyWorker",
+        # Otherwise vLLM attends short prompts from the values just computed, past the cache.
+        "attention_config": {"sparse_mla_force_mqa": True},
+        "enable_prefix_caching": False,
+        "max_logprobs": -1,
+        "seed": questions.seed,
+    }
+    try:
+        llm = LLM(model=str(model), **arguments | options)
+    except Exception as error:  # of any kind, from whichever part of vLLM: hours of other caches must not be lost
+        raise CacheRefused(
+            f"vLLM does not start with --kv-cache-dtype {setting.cache_dtype} here: {type(error).__name__}: {error} "
+            "Allowed is what this GPU's backends read; vLLM's own lines above say what is missing."
+        ) from error
     try:
         yield llm
     finally:

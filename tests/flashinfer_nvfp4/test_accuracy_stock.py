@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -146,7 +147,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         [
             *(sys.executable, str(BENCHMARKS / "nvfp4_accuracy.py"), "--checkpoint", str(folder / "model")),
             *("--prompts", str(folder / "prompts.jsonl"), "--settings", "fp8_ds_mla", "rtn", "fold+search"),
-            *("--tokens", "256", "--needle-tokens", "200", "--depths", "0", "1"),
+            *("--tokens", "256", "--needle-tokens", "200", "--depths", "0.5"),
             *("--engine", json.dumps(engine), "--json", "--plot", str(folder / "plot.svg")),
         ],
         capture_output=True,
@@ -177,7 +178,7 @@ def test_a_checkpoint_is_measured_under_every_cache_that_the_device_has(report: 
 def test_needles_are_asked_for_and_their_selection_is_read(report: dict[str, Any]) -> None:
     """The model's answers mean nothing; 128 is its index_topk."""
     for needles in report["model"]["needles"].values():
-        assert [needle["depth"] for needle in needles] == [0.0, 1.0]
+        assert [needle["depth"] for needle in needles] == [0.5]
         for needle in needles:
             assert 200 < needle["tokens"] < 500
             assert needle["selected"] == 128
@@ -230,6 +231,32 @@ def test_rows_of_another_policy_or_fold_are_refused() -> None:
             check_rows(named("fold + search"), seen)
     with pytest.raises(ValueError, match="'bf8' is no way of caching that is compared; allowed: fp8, fp8_ds_mla, rtn"):
         named("bf8")
+
+
+def test_a_cache_with_which_vllm_does_not_start_is_named_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fake vLLM that starts with no NVFP4 cache, as on a GPU without a reader; what it answers is one token."""
+    from cache_accuracy import compare, engine
+    from cache_accuracy.settings import REFERENCE, named
+
+    class Refusing:
+        def __init__(self, **arguments: Any) -> None:
+            assert arguments["kv_cache_dtype"] != "nvfp4_ds_mla", "no reader"
+
+    seen = engine.Observed([{1: 0.0}], whole=True)
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=Refusing))
+    real = engine.observe
+
+    def observe(model: str, setting: Any, questions: Any, **options: Any) -> Any:
+        return real(model, setting, questions, **options) if setting.policy else seen
+
+    monkeypatch.setattr(compare, "observe", observe)
+    found = compare.compared("model", [named("rtn"), named("fp8")], engine.Questions(["a"], 1), {})
+
+    assert (list(found["divergences"]), found["divergences"]["fp8"]["kl"]) == (["fp8"], 0.0)
+    assert found["refused"]["rtn"].startswith("vLLM does not start with --kv-cache-dtype nvfp4_ds_mla here: Assertion")
+    assert list(found["needles"]) == [REFERENCE.name, "fp8"]
 
 
 def test_a_checkpoint_needs_texts() -> None:
