@@ -6,13 +6,10 @@ import torch
 
 from flashinfer_nvfp4.cuda_arch import Architecture, architecture_for
 from flashinfer_nvfp4.errors import LaunchRefused
-from flashinfer_nvfp4.rowformat import ROW_BYTES
-from flashinfer_nvfp4.tensors import text
+from flashinfer_nvfp4.tensors import ALIGNMENT, check_cache
 
 __all__ = ["ALIGNMENT", "CacheView", "cache_view", "check_device", "check_last"]
 
-ALIGNMENT = 16
-"""Bytes of the widest copy of a thread."""
 MOST_ROWS = 2**31 - 1
 
 CacheView = tuple[int, int, int, int]
@@ -25,29 +22,8 @@ def cache_view(cache: torch.Tensor) -> CacheView:
     Raises `LaunchRefused` for anything else, for blocks that overlap, and for rows at odd addresses.
     """
     view = cache.unsqueeze(1) if cache.ndim == 2 else cache
-    if view.dtype != torch.uint8 or view.ndim != 3 or view.shape[2] != ROW_BYTES or view.shape[1] < 1:
-        raise LaunchRefused(
-            f"cache {text(cache)}",
-            "it holds no rows of this format",
-            f"uint8 [blocks, block size, {ROW_BYTES}] or [rows, {ROW_BYTES}]",
-            "View the cache as uint8 and cut off what pads a block",
-        )
+    check_cache(view)
     blocks, size, _ = view.shape
-    block, row, byte = view.stride()
-    if byte != 1 or (size > 1 and row != ROW_BYTES) or (blocks > 1 and block < size * ROW_BYTES):
-        raise LaunchRefused(
-            f"cache with strides {list(cache.stride())}",
-            "rows must follow each other in a block, and blocks must not overlap",
-            f"strides [{size * ROW_BYTES} or more, {ROW_BYTES}, 1]",
-            "Pass one layer's view of the cache with the block dimension first",
-        )
-    if view.data_ptr() % ALIGNMENT or (blocks > 1 and block % ALIGNMENT):
-        raise LaunchRefused(
-            f"cache at address {view.data_ptr():#x} with blocks {block} bytes apart",
-            f"rows are copied {ALIGNMENT} bytes at a time",
-            f"multiples of {ALIGNMENT} bytes",
-            "Align the block rows of the layout",
-        )
     if blocks * size > MOST_ROWS:
         raise LaunchRefused(
             f"cache of {blocks * size} rows",
@@ -55,7 +31,7 @@ def cache_view(cache: torch.Tensor) -> CacheView:
             f"up to {MOST_ROWS} rows",
             "Pass a part of the cache",
         )
-    return view.data_ptr(), block, size, blocks * size
+    return view.data_ptr(), view.stride(0), size, blocks * size
 
 
 def check_last(name: str, tensor: torch.Tensor, alignment: int = ALIGNMENT) -> None:

@@ -14,12 +14,12 @@ import functools
 import hashlib
 import importlib
 import inspect
-import json
 import sys
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from flashinfer_nvfp4.compile_report import finish
 from flashinfer_nvfp4.cuda_arch import ARCHITECTURES, CSRC, SOURCES, Architecture
 from flashinfer_nvfp4.cuda_check import compile_kernels, find_nvcc, problems
 from flashinfer_nvfp4.errors import BuildRefused
@@ -98,11 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
                 counts = "  ".join(f"{count} {what}" for what, count in sorted(kernel.instructions.items()))
                 numbers = f"{kernel.registers:4} registers {kernel.spilled:4} spilled {shared:7} shared"
                 print(f"{name:8} {kernel.name:30} {numbers}  {counts} ({kernel.counted_in})", flush=True)
-    if chosen.json:
-        print(json.dumps({"kernels": rows, "problems": wrong}))
-    for sentence in wrong:
-        print(sentence, file=sys.stderr)
-    return 1 if wrong else 0
+    return finish(rows, wrong, chosen.json)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,9 @@ import torch
 from triton.runtime.jit import JITFunction
 
 from flashinfer_nvfp4.errors import LaunchRefused
-from flashinfer_nvfp4.rowformat import ROW_BYTES
-from flashinfer_nvfp4.tensors import text
+from flashinfer_nvfp4.tensors import ALIGNMENT, check_cache
 
 __all__ = ["ALIGNMENT", "check_cache", "check_devices", "check_output", "check_rows", "interpreted"]
-
-ALIGNMENT = 16
-"""Bytes of the widest load of a thread."""
 
 
 def interpreted(kernel: object) -> bool:
@@ -41,34 +37,6 @@ def check_devices(kernel: object, **tensors: torch.Tensor) -> None:
             "compiled kernels run on an NVIDIA GPU, interpreted ones on the CPU",
             "cuda tensors; cpu tensors under TRITON_INTERPRET=1",
             "Move the tensors, or start Python with the other setting of TRITON_INTERPRET",
-        )
-
-
-def check_cache(cache: torch.Tensor) -> None:
-    """Refuse what is no cache of rows, or one that a kernel would read at odd addresses."""
-    shaped = cache.dtype == torch.uint8 and cache.ndim == 3 and cache.shape[2] == ROW_BYTES and cache.shape[1] > 0
-    if not shaped:
-        raise LaunchRefused(
-            f"cache {text(cache)}",
-            "it holds no rows of this format",
-            f"uint8 [blocks, block size, {ROW_BYTES}]",
-            "View the cache as uint8 and cut off what pads a block; a flat view of rows takes unsqueeze(1)",
-        )
-    blocks, size, _ = cache.shape
-    block, *rest = cache.stride()
-    if (size > 1 and rest[0] != ROW_BYTES) or rest[1] != 1 or (blocks > 1 and block < size * ROW_BYTES):
-        raise LaunchRefused(
-            f"cache with strides {list(cache.stride())}",
-            "rows must follow each other in a block, and blocks must not overlap",
-            f"strides [{size * ROW_BYTES} or more, {ROW_BYTES}, 1]",
-            "Pass one layer's view of the cache with the block dimension first",
-        )
-    if cache.data_ptr() % ALIGNMENT or (blocks > 1 and block % ALIGNMENT):
-        raise LaunchRefused(
-            f"cache at address {cache.data_ptr():#x} with blocks {block} bytes apart",
-            f"rows are read {ALIGNMENT} bytes at a time",
-            f"multiples of {ALIGNMENT} bytes",
-            "Align the block rows of the layout",
         )
 
 

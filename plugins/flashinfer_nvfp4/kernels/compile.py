@@ -9,7 +9,6 @@ if one does not compile, spills, or needs more shared memory than a block of tha
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import subprocess
 import sys
@@ -24,16 +23,20 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from flashinfer_nvfp4.codec import POLICIES
-from flashinfer_nvfp4.kernels import decode, encode, gather
+from flashinfer_nvfp4.compile_report import finish
+from flashinfer_nvfp4.cuda_arch import ARCHITECTURES
+from flashinfer_nvfp4.kernels import decode, encode, gather, merge, stage
 from flashinfer_nvfp4.kernels.arguments import ALIGNMENT, interpreted
 from flashinfer_nvfp4.kernels.decode import decode_kernel, merge_kernel
 from flashinfer_nvfp4.kernels.encode import encode_kernel
 from flashinfer_nvfp4.kernels.gather import gather_kernel
+from flashinfer_nvfp4.kernels.merge import merge_into_kernel
+from flashinfer_nvfp4.kernels.stage import indices_kernel, stage_kernel
 
 __all__ = ["SHARED_BYTES", "VARIANTS", "Resources", "Variant", "compile_variant", "problems"]
 
-SHARED_BYTES = {"9.0": 232_448, "10.0": 232_448, "10.3": 232_448, "12.0": 101_376}
-"""Most shared memory of a thread block by compute capability (CUDA C++ Programming Guide, technical specifications)."""
+SHARED_BYTES = {f"{major}.{minor}": arch.limit for arch in ARCHITECTURES.values() for major, minor in [arch.capability]}
+"""Most shared memory of a thread block by compute capability."""
 
 BLOCK_SIZE = 64
 
@@ -80,6 +83,21 @@ def _merge(splits: int) -> Variant:
     return Variant(merge_kernel, types, {"SPLITS": splits}, decode.MERGE_LAUNCH)
 
 
+def _stage(out: str) -> Variant:
+    types = {"cache": "*u8", "block_table": "*i32", "windows": "*i32", "out": out, "multiplier": "fp32"}
+    return Variant(stage_kernel, types, {"BLOCK_SIZE": BLOCK_SIZE, "ROWS": gather.ROWS}, gather.LAUNCH)
+
+
+def _indices(topk: int) -> Variant:
+    types = dict.fromkeys(("positions", "requests", "windows", "out", "counts"), "*i32")
+    return Variant(indices_kernel, types, {"TOPK": topk}, stage.INDEX_LAUNCH)
+
+
+def _merge_parts() -> Variant:
+    types = {"out": "*bf16", "lse": "*fp32", "part": "*bf16", "part_lse": "*fp32"}
+    return Variant(merge_into_kernel, types, {}, merge.MERGE_LAUNCH)
+
+
 VARIANTS: dict[str, Variant] = {
     **{f"encode-{policy}": _encode(policy) for policy in POLICIES},
     "gather-bf16": _gather("*bf16"),
@@ -90,9 +108,17 @@ VARIANTS: dict[str, Variant] = {
         for split, out in (("", "*bf16"), ("-split", "*fp32"))
     },
     **{f"merge-{splits}": _merge(splits) for splits in (2, 16)},
+    "stage-bf16": _stage("*bf16"),
+    "stage-fp8": _stage("*u8"),
+    "staged-indices": _indices(2048),
+    "merge-parts": _merge_parts(),
 }
 
-UNALIGNED = {"count", "capacity", "heads", "stages", "splits", "slot_stride", "block_stride"}
+UNALIGNED = {
+    *("count", "capacity", "heads", "stages", "splits", "slot_stride", "block_stride"),
+    *("blocks", "columns", "places", "table_stride", "column_stride", "topk", "request_count"),
+    *("position_stride", "column_stride", "request_stride"),
+}
 """Integers that need not be multiples of 16; every pointer and every other stride is one."""
 
 
@@ -159,11 +185,7 @@ def main() -> int:
             if not arguments.json:
                 numbers = f"{found.registers:4} registers  {found.shared:6} shared  {found.spilled:4} spilled"
                 print(f"{name:20} {arch:5} {numbers}", flush=True)
-    if arguments.json:
-        print(json.dumps({"kernels": rows, "problems": wrong}))
-    for sentence in wrong:
-        print(sentence, file=sys.stderr)
-    return 1 if wrong else 0
+    return finish(rows, wrong, arguments.json)
 
 
 if __name__ == "__main__":
