@@ -61,6 +61,15 @@ class Count:
     deltas: int = 0
     faults: list[str] = field(default_factory=list)
 
+    @property
+    def calls(self) -> int:
+        return self.valid + self.invalid
+
+    def join(self, other: Count) -> None:
+        """Add another count to this one."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
     def add(self, kind: Kind, answer: Answer) -> None:
         """Judge one answer."""
         self.requests += 1
@@ -166,7 +175,7 @@ class Stock:
         return answer
 
 
-def measure(count: int, seed: int, send: Callable[[Kind, int], Answer], clients: int = 8) -> Count:
+def measure(count: int, seed: int, send: Callable[[Kind, int], Answer], clients: int = 16) -> Count:
     """Send requests of so many kinds, some at a time, and judge the answers."""
     found = Count()
     chosen = list(kinds(count, seed))
@@ -176,8 +185,11 @@ def measure(count: int, seed: int, send: Callable[[Kind, int], Answer], clients:
     return found
 
 
-def run(url: str, model: Path, calls: int, stock_calls: int) -> dict[str, Count]:
-    """At least so many calls by ours and by stock's tags; a request has one, several or none."""
+def run(url: str, model: Path, calls: int, *, stock_calls: int | None = None, size: int = 64) -> dict[str, Count]:
+    """At least so many calls with the plugin's tags, and with stock's, in turns of `size` requests.
+
+    A request has one, several or no calls; after 20 requests a call it gives up.
+    """
     stock = Stock(model)
     bias = {str(stock.tokenizer.get_vocab()[marker]): value for marker, value in BIAS.items()}
 
@@ -187,18 +199,16 @@ def run(url: str, model: Path, calls: int, stock_calls: int) -> dict[str, Count]
     def theirs(kind: Kind, seed: int) -> Answer:
         return stock.ask(url, kind, body_of(kind, seed, bias, TOKENS))
 
-    return {"ours": _until(calls, ours), "stock": _until(stock_calls, theirs)}
-
-
-def _until(calls: int, send: Callable[[Kind, int], Answer]) -> Count:
-    total, seed = Count(), 0
-    while total.valid + total.invalid < calls and seed < 20 * calls + 20:
-        size = min(max(12, calls // 2), 60)
-        part = measure(size, seed, send)
+    found = {"ours": Count(), "stock": Count()}
+    wanted = {"ours": calls, "stock": calls if stock_calls is None else stock_calls}
+    seed = 0
+    while seed < 20 * calls and any(found[side].calls < wanted[side] for side in found):
+        for side, send in (("ours", ours), ("stock", theirs)):
+            if found[side].calls < wanted[side]:
+                found[side].join(measure(size, seed, send))
+                print(f"{side}: {found[side].calls} calls, {found[side].invalid} invalid", file=sys.stderr, flush=True)
         seed += size
-        for name, value in vars(part).items():
-            setattr(total, name, getattr(total, name) + value)
-    return total
+    return found
 
 
 def counters(url: str) -> dict[str, float]:
@@ -229,7 +239,7 @@ def main(argv: list[str] | None = None) -> int:
             make(model, layers=2)
         start = time.monotonic()
         with server(model, Path(folder) / "server.log") as url:
-            found = run(url, model, chosen.calls, chosen.calls)
+            found = run(url, model, chosen.calls)
             told = counters(url)
         seconds = time.monotonic() - start
     if chosen.json:
