@@ -17,7 +17,18 @@ from typing import Any
 import torch
 from attention_batch import SCALE
 
-__all__ = ["attend", "configure", "fused_write", "implementation", "loaded", "merge", "metadata_of", "saved", "start"]
+__all__ = [
+    "attend",
+    "configure",
+    "fused_write",
+    "implementation",
+    "loaded",
+    "merge",
+    "metadata_of",
+    "real_layer",
+    "saved",
+    "start",
+]
 
 HEAD_DIMS = {"qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "qk_head_dim": 256, "v_head_dim": 256}
 
@@ -51,8 +62,8 @@ def start(policy: str, triton: str) -> str:
     """Import vLLM with its Triton kernels, from the folder ``triton``; its version."""
     sys.path.append(triton)
     os.environ |= {"CUDA_VISIBLE_DEVICES": "", "VLLM_LOGGING_LEVEL": "ERROR", "FLASHINFER_NVFP4_POLICY": policy}
+    os.environ |= {"VLLM_CPU_DSA": "1", "VLLM_USE_V2_MODEL_RUNNER": "0"}  # a platform for models with an indexer
     platforms = _module("vllm.platforms")
-    assert platforms.current_platform.is_cpu()
     platforms.vllm_version_matches_substr = lambda text: False
     assert _module("vllm.triton_utils").HAS_TRITON
     capability = _module("vllm.platforms.interface").DeviceCapability(9, 0)
@@ -179,3 +190,65 @@ def fused_write(request: bytes) -> bytes:
         **outputs,
     )
     return saved((case["cache"], normed, outputs["kv_c_out"], outputs["k_pe_out"]))
+
+
+def real_layer(folder: str) -> bytes:
+    """vLLM's own attention layer of the model in ``folder``, on this backend, and metadata of a batch of three."""
+    backend = _module("flashinfer_nvfp4.backend").FLASHMLA_SPARSE
+    layers = _module("vllm.model_executor.layers.attention.mla_attention")
+    layers.get_attn_backend = lambda *args, **kwargs: backend
+    config = (
+        _module("vllm.engine.arg_utils")
+        .EngineArgs(
+            model=folder,
+            dtype="bfloat16",
+            block_size=64,
+            max_model_len=1024,
+            enforce_eager=True,
+            skip_tokenizer_init=True,
+            kv_cache_dtype="nvfp4_ds_mla",
+        )
+        .create_engine_config()
+    )
+    state = _module("vllm.distributed.parallel_state")
+    with _module("vllm.config").set_current_vllm_config(config):
+        state.init_distributed_environment(1, 0, f"file://{folder}/group", 0, backend="gloo")
+        state.initialize_model_parallel(1)
+        _module("vllm.model_executor.model_loader.utils").initialize_model(vllm_config=config)
+    name, layer = next(
+        (name, layer)
+        for name, layer in config.compilation_config.static_forward_context.items()
+        if isinstance(layer, layers.MLAAttention)
+    )
+    spec = backend.customize_spec(layer.get_kv_cache_spec(config))
+    builder = backend.get_builder_cls()(spec, [name], config, torch.device("cpu"))
+    starts, lengths = torch.tensor([0, 1, 2, 22], dtype=torch.int32), torch.tensor([70, 33, 20], dtype=torch.int32)
+    metadata = builder.build(
+        0,
+        _module("vllm.v1.attention.backend").CommonAttentionMetadata(
+            query_start_loc=starts,
+            query_start_loc_cpu=starts,
+            seq_lens=lengths,
+            seq_lens_cpu_upper_bound=lengths,
+            num_reqs=3,
+            num_actual_tokens=22,
+            max_query_len=20,
+            max_seq_len=70,
+            block_table_tensor=torch.zeros(3, 16, dtype=torch.int32),
+            slot_mapping=torch.zeros(22, dtype=torch.int64),
+        ),
+    )
+    return saved(
+        {
+            "implementation": type(layer.impl).__name__,
+            "name": layer.attn_backend.get_name(),
+            "dtype": layer.kv_cache_dtype,
+            "query": layer.impl.supports_quant_query_input,
+            "page": spec.page_size_bytes,
+            "alignment": spec.block_stride_alignment,
+            "builder": type(builder).__name__,
+            "requests": metadata.req_id_per_token,
+            "block_size": metadata.block_size,
+            "written": _module("flashinfer_nvfp4.writer").written_policy(),
+        }
+    )

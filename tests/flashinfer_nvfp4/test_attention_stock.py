@@ -6,6 +6,7 @@ One process of its own runs them all (`attention_calls`); the reference is float
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,7 +38,11 @@ if why := kernel_calls.missing():
 def child() -> Iterator[Callable[..., Any]]:
     with kernel_calls.interpreter() as run:
         run(attention_calls.start, "search", str(kernel_calls.TRITON))
-        yield lambda function, *args: loaded(run(function, saved(*args)))
+
+        def call(function: Callable[..., bytes], request: Any) -> Any:
+            return loaded(run(function, request if isinstance(request, str) else saved(request)))
+
+        yield call
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -115,3 +120,25 @@ def test_the_models_fused_path_writes_the_codecs_rows_and_gives_attention_the_sa
     for ours, theirs in zip((normed, latent, rope), stock, strict=True):
         assert torch.equal(ours, theirs)
     assert torch.equal(stock_cache[written // 64, written % 64, :512], latent[[0, 2, 3, 4]])
+
+
+def test_vllms_own_layer_is_built_on_it_and_gets_stocks_metadata(child: Any, tmp_path: Path) -> None:
+    """The last test of this process, because it gives attention a real configuration."""
+    from glm53.model.shape import Shape
+
+    (tmp_path / "config.json").write_text(json.dumps(Shape(layers=1, hidden=64, mtp=False).config()))
+    found = child(attention_calls.real_layer, str(tmp_path))
+    requests = found.pop("requests")
+
+    assert found == {
+        "implementation": "SparseRowsImpl",
+        "name": "FLASHMLA_SPARSE",
+        "dtype": "nvfp4_ds_mla",
+        "query": False,
+        "page": 64 * 352,
+        "alignment": 352,
+        "builder": "RowsMetadataBuilder",
+        "block_size": 64,
+        "written": "search",
+    }
+    assert requests.tolist() == [0, 1, *[2] * 20]
