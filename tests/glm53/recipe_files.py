@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def deployment(**overrides: Any) -> Deployment:
     return parse(raw(**overrides))
 
 
+@functools.cache
 def files(path: Path, target: Target) -> dict[str, str]:
-    """What a shipped recipe renders to."""
+    """What a shipped recipe renders to; not to be changed, it is rendered once."""
     return rendered(load(path), target, Path("/rendered"))

@@ -199,9 +199,8 @@ def test_local_scripts_are_what_up_starts(tmp_path: Path) -> None:
     assert [(one.argv, one.env) for one in found] == [(one.argv, one.env) for one in expected]
 
 
-@pytest.mark.parametrize("command", ["up", "agent-demo"])
-def test_a_recipe_for_a_cluster_is_not_started_here(tmp_path: Path, command: str) -> None:
-    result = runner.invoke(app, [command, "-d", str(B200), "--run-dir", str(tmp_path / "run")])
+def test_a_recipe_for_a_cluster_is_not_started_here(tmp_path: Path) -> None:
+    result = runner.invoke(app, ["up", "-d", str(B200), "--run-dir", str(tmp_path / "run")])
 
     assert result.exit_code == 2
     assert "glm53 render" in result.stderr

@@ -69,7 +69,9 @@ def test_wrong_fields_and_types_would_be_seen() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("dynamo") is None, reason="needs ai-dynamo: make env installs it")
 def test_the_graphs_that_the_release_itself_ships_have_the_shape_that_is_checked_for() -> None:
     """The wheel's templates, which its profiler fills in; they are not imported, and hold no other kind."""
-    (root,) = importlib.util.find_spec("dynamo.profiler").submodule_search_locations
+    found = importlib.util.find_spec("dynamo.profiler")
+    assert found is not None
+    root = next(iter(found.submodule_search_locations or []))
     shipped = sorted(Path(root).glob("templates/dgd/*/*.yaml"))
 
     assert len(shipped) >= 5

@@ -168,6 +168,25 @@ def test_other_arguments_and_variables_of_one_role_reach_it_alone() -> None:
     assert "--seed" not in engines["prefill"].argv
 
 
+def test_off_needs_no_quotes_in_yaml() -> None:
+    """YAML 1.1 reads it as a boolean."""
+    recipe = deployment(tools={"structural_tags": False}, engine={**NVFP4, "nvfp4_kernel": False})
+
+    assert (recipe.tools.structural_tags, recipe.engine.nvfp4_kernel) == ("off", "off")
+
+
+def test_the_nvfp4_plugin_is_off_where_no_row_is_nvfp4() -> None:
+    from glm53.commands.engine import engine_environment
+
+    def backend(**engine: Any) -> str | None:
+        return engine_environment(deployment(engine=engine), "decode").get("FLASHINFER_NVFP4_BACKEND")
+
+    assert backend() == "off"
+    assert backend(kv_cache_dtype="nvfp4_ds_mla") is None
+    assert backend(kv_cache_dtype="nvfp4_ds_mla", nvfp4_kernel="triton") == "triton"
+    assert "FLASHINFER_NVFP4_BACKEND" not in engine_environment(parse(_local()), "decode")
+
+
 def test_every_argument_of_a_rendered_worker_belongs_to_a_key() -> None:
     """Otherwise a role could be given a second copy of it, of which the parser silently takes the last."""
     from glm53.lint.commands import from_manifests, from_scripts

@@ -104,8 +104,10 @@ def engine_environment(deployment: Deployment, role: RoleName) -> dict[str, str]
     engine = deployment.engine
     if engine.nvfp4_policy:
         env["FLASHINFER_NVFP4_POLICY"] = engine.nvfp4_policy
-    if engine.nvfp4_kernel:
-        env["FLASHINFER_NVFP4_BACKEND"] = engine.nvfp4_kernel
+    # Without NVFP4 rows the plugin has nothing to do, and stays out of vLLM's table of backends.
+    unused = deployment.machine.gpus > 0 and engine.kv_cache_dtype != "nvfp4_ds_mla"
+    if kernel := engine.nvfp4_kernel or ("off" if unused else None):
+        env["FLASHINFER_NVFP4_BACKEND"] = kernel
     if engine.nvfp4_fold is not None:
         env["FLASHINFER_NVFP4_FOLD"] = "on" if engine.nvfp4_fold else "off"
     if deployment.tools.structural_tags != "off":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ByteSize, Field
+from pydantic import BeforeValidator, ByteSize, Field
 
 from glm53.deployment.roles import Strict
 
@@ -27,6 +27,9 @@ __all__ = [
 
 #: What the CPU's attention has a row format for. "auto" is the model's dtype.
 CPU_CACHE_DTYPES = ("auto", "fp8", "nvfp4_ds_mla")
+
+#: YAML reads ``off`` without quotes as false.
+_Off = BeforeValidator(lambda value: "off" if value is False else value)
 
 _Port = Annotated[int, Field(ge=1024, le=65535)]
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=63)]
@@ -96,7 +99,7 @@ class Engine(Strict):
     gpu_memory: Annotated[float, Field(gt=0, lt=1)] = 0.87
     kv_cache_dtype: Literal["auto", "fp8", "fp8_ds_mla", "nvfp4_ds_mla"] = "auto"
     nvfp4_policy: Literal["rtn", "four_over_six", "search"] | None = None
-    nvfp4_kernel: Literal["auto", "off", "cuda", "flashinfer", "triton", "gather"] | None = None
+    nvfp4_kernel: Annotated[Literal["auto", "off", "cuda", "flashinfer", "triton", "gather"] | None, _Off] = None
     nvfp4_fold: bool | None = None
     attention_backend: Literal["FLASHMLA_SPARSE", "FLASHINFER_MLA_SPARSE"] | None = None
     mtp_depth: Annotated[int, Field(ge=0, le=8)] = 0
@@ -148,7 +151,7 @@ class Tools(Strict):
     call_parser: str = "glm47"
     reasoning_parser: str = "glm45"
     parser_version: Literal[1, 2] = 2
-    structural_tags: Literal["off", "report", "enforce"] = "off"
+    structural_tags: Annotated[Literal["off", "report", "enforce"], _Off] = "off"
     schema_mode: Literal["auto", "strict"] = "auto"
     frontend: Literal["stock", "structural_tags"] = "stock"
 

@@ -50,7 +50,7 @@ def job_script(deployment: Deployment, slots: Sequence[Slot]) -> str:
         "# start SCRIPT NODE FIRST_NODE_OF_GROUP IMAGE",
         "start() {",
         '    NODE_ADDRESS="${addresses[$2]}" GROUP_ADDRESS="${addresses[$3]}" srun --overlap --nodes=1 --ntasks=1 \\',
-        '        --nodelist="${nodes[$2]}" --container-image="$4" --container-mounts="$shared:$shared,$here:$here" \\',
+        '        --cpu-bind=none --mem=0 --nodelist="${nodes[$2]}" --container-image="$4" --container-mounts="$shared:$shared,$here:$here" \\',
         '        --no-container-mount-home --output="$RUN_DIR/$1-$2.log" bash "$here/$1.sh" &',
         "}",
         "",
@@ -64,7 +64,10 @@ def job_script(deployment: Deployment, slots: Sequence[Slot]) -> str:
             'sed "s/HEAD/$FRONT_ADDRESS/" "$here/mooncake.json" > "$RUN_DIR/mooncake.json"',
             'start tier-master 0 0 "$store"',
             "# The master listens before anybody asks for it.",
-            f'until (exec 3<> "/dev/tcp/$FRONT_ADDRESS/{deployment.ports.tier_rpc}") 2> /dev/null; do sleep 1; done',
+            "for _ in {1..300}; do",
+            f'    if (exec 3<> "/dev/tcp/$FRONT_ADDRESS/{deployment.ports.tier_rpc}") 2> /dev/null; then break; fi',
+            "    sleep 1",
+            "done",
             *(f'start tier-store {node} {node} "$store"' for node in stored),
         ]
     lines.append('start frontend 0 0 "$frontend"')
