@@ -147,10 +147,11 @@ class SparseRowsImpl(SparseMLACommonImpl[Any]):
             return
         dtype = torch.float8_e4m3fn if self.choice.fp8_query else torch.bfloat16
         decoder = self._decoder_of(1.0, buffer.device)
+        block_size = get_current_vllm_config().cache_config.block_size
         decoder.warm_up(heads, topk, dtype, buffer.device)
         if self.layout is not None:
-            self._staging_of(self.layout, decoder, buffer.device).reserve()
-        writer.warm_up(buffer.device, get_current_vllm_config().cache_config.block_size)
+            self._staging_of(self.layout, decoder, buffer.device).warm_up(block_size, dtype, buffer.device)
+        writer.warm_up(buffer.device, block_size)
         _warm.add(key)
 
     def forward_mqa(

@@ -7,6 +7,7 @@ parallelism, where a worker holds a part of each context, prefill is direct.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,8 @@ import torch
 
 from flashinfer_nvfp4.launch import Decoder
 from flashinfer_nvfp4.prefill import PrefillTables, StagedKernel, attend
-from flashinfer_nvfp4.prefill_plan import Request, plan_prefill
+from flashinfer_nvfp4.prefill_plan import PrefillPlan, Request, Stage, Window, plan_prefill
+from flashinfer_nvfp4.rowformat import LATENT, ROPE, ROW_BYTES
 from flashinfer_nvfp4.stock import shared_scratch, stock_workspace
 from flashinfer_nvfp4.trtllm import TrtllmRows, missing
 from flashinfer_nvfp4.workspace import SETTING, Layout, StagedRows, chosen_workspace, plan_layout
@@ -36,9 +38,27 @@ class Staging:
     layout: Layout
     kernel: StagedKernel
 
-    def reserve(self) -> None:
-        """Let vLLM's scratch memory grow to the buffer, before it measures what is left for the cache."""
-        shared_scratch(self.layout.buffer_bytes)
+    def warm_up(self, block_size: int, dtype: torch.dtype, device: torch.device) -> None:
+        """Run every kernel once on one token, so that nothing is compiled, found missing, or allocated later.
+
+        vLLM's scratch memory grows to the buffer here, before vLLM measures what is left for the cache. ``dtype``: of
+        the queries to come.
+        """
+        window, passes = (Window(0, 0, 1, 0),), ((0, 1),)
+        steps = (Stage(window, passes), Stage(window, passes, 0, 2), Stage(window, passes, 1, 2))
+        zeros = functools.partial(torch.zeros, dtype=torch.int32, device=device)
+        attend(
+            PrefillTables.of(PrefillPlan(steps, "warm-up"), 1, device),
+            self.layout,
+            zeros((1, self.layout.heads, LATENT + ROPE)).to(torch.bfloat16).to(dtype),
+            zeros((1, block_size, ROW_BYTES)).to(torch.uint8),
+            zeros((1, self.layout.topk)),
+            zeros(1),
+            zeros((1, 1)),
+            shared_scratch(self.layout.buffer_bytes),
+            direct=lambda tokens: torch.empty(0),
+            staged=self.kernel,
+        )
 
     def tables(self, metadata: Any) -> PrefillTables | None:
         """The plan of this batch on the device, made by the first layer that asks; None where all of it is direct."""
