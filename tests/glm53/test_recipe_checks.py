@@ -1,0 +1,170 @@
+"""Every check of rendered files is tripped by a file that has its fault, and by that fault's code."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recipe_files import deployment
+
+from glm53.deployment import Target
+from glm53.lint.commands import documents
+from glm53.lint.files import check
+from glm53.render import kubernetes, slurm
+
+GRAPH = kubernetes.render(deployment())
+JOB = slurm.render(deployment(hardware="gb200-nvl72"))
+NVL72 = kubernetes.render(deployment(hardware="gb200-nvl72"))
+STORE = "MooncakeStoreConnector"
+
+Files = dict[str, str]
+Change = Callable[[dict[str, Any]], Any]
+
+
+def _graph(change: Change) -> Files:
+    (graph,) = documents(GRAPH["graph.yaml"])
+    change({one["name"]: one for one in graph["spec"]["components"]})
+    return GRAPH | {"graph.yaml": json.dumps(graph)}
+
+
+def _engine(role: str, change: Change) -> Files:
+    """Change a worker's container."""
+    return _graph(lambda components: change(components[role]["podTemplate"]["spec"]["containers"][0]))
+
+
+def _transfer(role: str, change: Change) -> Files:
+    """Change a worker's ``--kv-transfer-config``."""
+
+    def whole(main: dict[str, Any]) -> None:
+        at = main["args"].index("--kv-transfer-config") + 1
+        config = json.loads(main["args"][at])
+        change(config)
+        main["args"][at] = json.dumps(config)
+
+    return _engine(role, whole)
+
+
+def _store(change: Change) -> Files:
+    def one(config: dict[str, Any]) -> None:
+        change(next(c for c in config["kv_connector_extra_config"]["connectors"] if c["kv_connector"] == STORE))
+
+    return _transfer("prefill", one)
+
+
+def _env(role: str, name: str, value: str) -> Files:
+    return _engine(role, lambda main: main["env"].append({"name": name, "value": value}))
+
+
+def _text(files: Files, name: str, old: str, new: str) -> Files:
+    assert old in files[name]
+    return files | {name: files[name].replace(old, new)}
+
+
+def _without(*names: str) -> Files:
+    return {name: text for name, text in GRAPH.items() if name not in names}
+
+
+def _remove(main: dict[str, Any], name: str) -> None:
+    main["env"] = [one for one in main["env"] if one["name"] != name]
+
+
+def _second_nixl(config: dict[str, Any]) -> None:
+    connectors = config["kv_connector_extra_config"]["connectors"]
+    connectors.append(dict(connectors[0]))
+
+
+CASES: list[tuple[str, Target, Files]] = [
+    ("not-yaml", "kubernetes", GRAPH | {"graph.yaml": "a: ["}),
+    ("object-twice", "kubernetes", GRAPH | {"more.yaml": GRAPH["disruption.yaml"]}),
+    ("object-name", "kubernetes", _text(GRAPH, "disruption.yaml", "name: small-decode", "name: Small_decode")),
+    ("object-label", "kubernetes", _text(GRAPH, "metrics.yaml", "part-of: small", "part-of: small deployment")),
+    ("selects-nothing", "kubernetes", _text(GRAPH, "tier.yaml", "component: tier-master", "component: other")),
+    ("config-missing", "kubernetes", _env("decode", "MOONCAKE_CONFIG_PATH", "/nowhere/mooncake.json")),
+    ("graph-schema", "kubernetes", _graph(lambda components: components["decode"].update(replicas=-1))),
+    (
+        "claim-missing",
+        "kubernetes",
+        kubernetes.render(deployment(hardware="gb200-nvl72")) | {"compute-domain.yaml": ""},
+    ),
+    (
+        "claim-unused",
+        "kubernetes",
+        _graph(lambda c: c["decode"]["podTemplate"]["spec"].update(resourceClaims=[{"name": "unused"}])),
+    ),
+    ("placeholder", "kubernetes", _engine("decode", lambda main: main.update(image="r/<image>:1.6.1"))),
+    ("nothing-to-serve", "kubernetes", _without("graph.yaml")),
+    ("roles", "kubernetes", _graph(lambda c: c["decode"]["podTemplate"]["spec"].update(containers=[]))),
+    ("disagreement", "kubernetes", _engine("decode", lambda main: main["args"].extend(["--dtype", "float16"]))),
+    ("connector-name", "kubernetes", _transfer("decode", lambda one: one.update(kv_connector="NixlPushConnector"))),
+    ("connector-name", "kubernetes", _transfer("prefill", _second_nixl)),
+    ("connector-role", "kubernetes", _transfer("decode", lambda one: one.update(kv_role="kv_both"))),
+    ("connector-role", "kubernetes", _transfer("prefill", lambda one: one.update(kv_role="kv_producer"))),
+    ("connector-role", "kubernetes", _store(lambda one: one.update(kv_role="kv_consumer"))),
+    ("failure-policy", "kubernetes", _transfer("decode", lambda one: one.update(kv_load_failure_policy="recompute"))),
+    ("failure-policy", "kubernetes", _transfer("prefill", lambda one: one.update(kv_load_failure_policy="fail"))),
+    ("cpu-setting-on-gpu", "kubernetes", _env("decode", "VLLM_TARGET_DEVICE", "cpu")),
+    ("disabled-check", "kubernetes", _env("decode", "STOCKPATCH_ALLOW_UNTESTED", "1")),
+    ("hash-seed", "kubernetes", _engine("decode", lambda main: _remove(main, "PYTHONHASHSEED"))),
+    ("side-channel", "kubernetes", _env("decode", "VLLM_NIXL_SIDE_CHANNEL_HOST", "localhost")),
+    ("router-events", "kubernetes", _engine("prefill", lambda main: main["args"].append("--no-enable-prefix-caching"))),
+    (
+        "events-endpoint",
+        "kubernetes",
+        _text(GRAPH, "graph.yaml", "tcp://*:20080", "tcp://10.0.0.1:20080"),
+    ),
+    ("engine-image-on-frontend", "kubernetes", _text(GRAPH, "graph.yaml", "dynamo-frontend:", "vllm-runtime:")),
+    ("release-lines", "kubernetes", _text(GRAPH, "graph.yaml", "dynamo-frontend:1.6.1", "dynamo-frontend:1.5.0")),
+    ("image-reference", "kubernetes", _text(GRAPH, "graph.yaml", "dynamo-frontend:1.6.1", "dynamo-frontend:latest")),
+    ("install-at-start", "kubernetes", _engine("decode", lambda main: main["args"].append("; pip install vllm"))),
+    ("tier-config", "kubernetes", _engine("prefill", lambda main: _remove(main, "MOONCAKE_CONFIG_PATH"))),
+    ("tier-missing", "kubernetes", _text(GRAPH, "tier.yaml", "mooncake.cli_client", "mooncake.other")),
+    (
+        "tier-lease",
+        "kubernetes",
+        _text(GRAPH, "tier.yaml", "--default_kv_lease_ttl=3600000", "--default_kv_lease_ttl=9"),
+    ),
+    ("tier-address", "kubernetes", _text(GRAPH, "tier.yaml", "--rpc_port=50051", "--rpc_port=50052")),
+    ("tier-waits", "kubernetes", _store(lambda one: one["kv_connector_extra_config"].update(lookup_async=False))),
+    ("tier-namespace", "kubernetes", _store(lambda one: one["kv_connector_extra_config"].update(cache_prefix=""))),
+    ("ranks", "slurm", _text(JOB, "prefill-0-1.sh", "--data-parallel-start-rank 4", "--data-parallel-start-rank 0")),
+    ("loopback-address", "slurm", _text(JOB, "decode-0.sh", 'RPC_HOST="${NODE_ADDRESS}"', "RPC_HOST=127.0.0.1")),
+    (
+        "port-clash",
+        "slurm",
+        slurm.render(deployment()) | {"decode-1.sh": slurm.render(deployment())["decode-0.sh"]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "target", "files"), CASES, ids=[f"{one[0]}-{at}" for at, one in enumerate(CASES)])
+def test_a_fault_in_a_file_is_found_by_its_code(code: str, target: Target, files: Files) -> None:
+    found = check(files, target)
+
+    assert code in {finding.code for finding in found}, found
+    assert all(finding.field and finding.message.endswith(".") and finding.fix.endswith(".") for finding in found)
+
+
+def test_files_without_a_fault_have_no_finding() -> None:
+    assert check(GRAPH, "kubernetes") == []
+    assert check(JOB, "slurm") == []
+
+
+def test_every_code_of_every_check_and_rule_has_a_case() -> None:
+    """A check that nothing trips could be one that nothing can trip."""
+    root = Path(__file__).parents[2] / "recipes" / "glm53"
+    named = re.compile(r'(?:_found|_tier_found|Finding)\(\s*"([a-z0-9-]+)"')
+    codes = {
+        code
+        for folder in ("lint", "deployment")
+        for path in (root / folder).rglob("*.py")
+        for code in named.findall(path.read_text(encoding="utf-8"))
+    }
+    others = [path for path in Path(__file__).parent.glob("test_*.py") if path.name != Path(__file__).name]
+    sources = "".join(path.read_text(encoding="utf-8") for path in others)
+
+    assert len(codes) > 60
+    assert {code for code in codes if f'"{code}"' not in sources} <= {code for code, _, _ in CASES}
