@@ -83,6 +83,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     (raw(capacity={**SERVERLESS, "max_decode": 1}, targets=["kubernetes"]), "serverless-range", "capacity"),
     (raw(capacity=SERVERLESS, targets=["kubernetes"]), "serverless-admission", "frontend.busy_blocks"),
     (_local(frontend={"replicas": 2}), "local-frontends", "frontend.replicas"),
+    (raw(tools={"frontend": "structural_tags"}), "frontend-on-cluster", "tools.frontend"),
     (raw(ports={"http": 9090}), "port-clash", "ports.system"),
     (raw(ports={"side_channel": 9085}), "port-clash", "ports.system"),
     (raw(ports={"kv_events": 65530}), "port-clash", "ports.kv_events"),
