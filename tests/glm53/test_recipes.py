@@ -273,3 +273,43 @@ def test_no_renderer_imports_another_and_the_checks_import_none() -> None:
             assert not any(f"glm53.render.{other}" in path.read_text() for path in paths)
     for folder in ("lint", "commands", "deployment", "output"):
         assert not any("glm53.render" in path.read_text() for path in (root / folder).rglob("*.py"))
+
+
+def test_a_slurm_job_starts_every_process_on_its_node_with_the_addresses_of_its_group(tmp_path: Path) -> None:
+    """Run for real, with stand-ins for Slurm: 2 nodes of prefill, 2 of decode."""
+    recipe = deployment(hardware="gb200-nvl72", tier=None, cluster={"shared": str(tmp_path)})
+    for name, text in slurm.render(recipe).items():
+        (tmp_path / name).write_text(text)
+    tools = {
+        "scontrol": "printf 'n%s\\n' 0 1 2 3",
+        "getent": 'echo "127.0.1.1 STREAM"; echo "10.0.0.${2#n} STREAM"',
+        "srun": f'echo "$NODE_ADDRESS $GROUP_ADDRESS $FRONT_ADDRESS $*" >> {tmp_path}/started; sleep 1',
+        "scancel": f'echo "$*" > {tmp_path}/cancelled',
+    }
+    (tmp_path / "bin").mkdir()
+    for name, body in tools.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[0-3]"}
+    done = subprocess.run(
+        ["bash", str(tmp_path / "job.sbatch")],
+        env=env | {"GLM53_SCRIPTS": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, (tmp_path / "cancelled").read_text()) == (1, "7\n")
+    assert "OpenAI API: http://10.0.0.0:8000/v1" in done.stdout
+    started = {}
+    for line in (tmp_path / "started").read_text().splitlines():
+        node, group, front, *rest = line.split()
+        host = next(word for word in rest if word.startswith("--nodelist=")).partition("=")[2]
+        started[Path(rest[-1]).stem] = (host, node, group, front)
+    assert started == {
+        "frontend": ("n0", "10.0.0.0", "10.0.0.0", "10.0.0.0"),
+        "prefill-0-0": ("n0", "10.0.0.0", "10.0.0.0", "10.0.0.0"),
+        "prefill-0-1": ("n1", "10.0.0.1", "10.0.0.0", "10.0.0.0"),
+        "decode-0": ("n2", "10.0.0.2", "10.0.0.2", "10.0.0.0"),
+        "decode-1": ("n3", "10.0.0.3", "10.0.0.3", "10.0.0.0"),
+    }
