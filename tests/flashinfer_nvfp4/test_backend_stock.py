@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -319,6 +320,12 @@ def test_on_an_untested_vllm_these_rows_do_not_start_and_all_others_do(
         assert any(
             "vllm==0.40.0" in why and "FLASHINFER_NVFP4_BACKEND=off" in why for whys in reasons.values() for why in whys
         )
+
+
+def test_vllm_finds_the_plugin_by_its_entry_point() -> None:
+    (entry,) = entry_points(group="vllm.general_plugins", name="flashinfer_nvfp4")
+
+    assert entry.load() is plugin.register
 
 
 def test_nothing_is_registered_on_the_cpu_or_when_switched_off(
