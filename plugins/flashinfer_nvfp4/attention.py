@@ -173,7 +173,7 @@ class SparseRowsImpl(SparseMLACommonImpl[Any]):
             if decodes:
                 out[:decodes] = self._attend(decoder, query[:decodes], kv_c_and_k_pe_cache, attn_metadata)[0]
             topk = self.topk_indices_buffer
-            out[decodes:] = self.staging.attend(tables, decoder, query, kv_c_and_k_pe_cache, topk, attn_metadata)
+            self.staging.attend(tables, decoder, query, kv_c_and_k_pe_cache, topk, attn_metadata, out)
             return out, None
         return self._attend(decoder, query, kv_c_and_k_pe_cache, attn_metadata)
 

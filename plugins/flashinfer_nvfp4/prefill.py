@@ -82,8 +82,9 @@ def attend(
     *,
     direct: DirectKernel,
     staged: StagedKernel | None,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Attention output, bfloat16 [tokens, heads, 512], of the batch's prefill tokens.
+    """Attention output, bfloat16 [tokens, heads, 512], of the batch's prefill tokens, in ``out`` if that is given.
 
     ``query`` [tokens, heads, 576]; ``cache`` uint8 [blocks, block size, 352]; ``positions`` int32 [tokens, topk]: keys
     as positions in the token's request, negative where there is none; ``requests`` int32 [tokens]: rows of
@@ -94,7 +95,8 @@ def attend(
     from flashinfer_nvfp4.kernels.stage import stage, staged_indices
 
     tokens, heads, _ = query.shape
-    out = query.new_zeros((tokens, heads, LATENT), dtype=torch.bfloat16)
+    out = query.new_empty((tokens, heads, LATENT), dtype=torch.bfloat16) if out is None else out
+    check_tensor("out", out, (torch.bfloat16,), (tokens, heads, LATENT))
     sums = query.new_empty((tokens, heads), dtype=torch.float32)
     windows = iter(tables.windows)
     for step in tables.plan.steps:

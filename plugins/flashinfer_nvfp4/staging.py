@@ -84,8 +84,9 @@ class Staging:
         cache: torch.Tensor,
         topk: torch.Tensor,
         metadata: Any,
-    ) -> torch.Tensor:
-        """Output [prefill tokens, heads, 512] of the batch's tokens behind those that decode.
+        out: torch.Tensor,
+    ) -> None:
+        """Fill ``out``, bfloat16 [tokens, heads, 512], behind the tokens that decode.
 
         ``query`` [tokens, heads, 576] and ``topk`` int32 [tokens or more, topk], keys as positions in their requests,
         of the whole batch; ``decoder``: attends to rows where they lie, for what is not staged.
@@ -108,7 +109,7 @@ class Staging:
             indices, counts = found if decoder.wants_counts else (found, None)
             return decoder(query[here], rows, indices, counts)[0]
 
-        return attend(
+        attend(
             tables,
             self.layout,
             query[first:],
@@ -119,6 +120,7 @@ class Staging:
             shared_scratch(self.layout.buffer_bytes),
             direct=direct,
             staged=self.kernel,
+            out=out[first:],
         )
 
 
