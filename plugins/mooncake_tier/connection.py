@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -54,7 +55,7 @@ class StoreAddress:
 
 
 def connect(
-    address: StoreAddress, namespace: str, options: Options | None = None, within_s: float = 10.0
+    address: StoreAddress, namespace: str, options: Options | None = None, within_s: float = 30.0
 ) -> TierClient:
     """A client of the store. Raises `TierUnavailable` within about `within_s` seconds if it cannot be had.
 
@@ -74,8 +75,9 @@ def connect(
     return TierClient(store, namespace, options)
 
 
-def rehearse(address: StoreAddress, within_s: float = 10.0) -> None:
+def rehearse(address: StoreAddress, within_s: float = 30.0) -> None:
     """Set up a client in a process of its own and ask the master for a key; raises `TierUnavailable`."""
+    _reach(address)
     command = [sys.executable, "-m", "mooncake_tier.rehearsal", json.dumps(asdict(address))]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=within_s)
@@ -87,3 +89,20 @@ def rehearse(address: StoreAddress, within_s: float = 10.0) -> None:
     if done.returncode:
         said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise TierUnavailable(said)
+
+
+def _reach(address: StoreAddress) -> None:
+    """Mooncake would knock at a closed port for 90 s."""
+    where = address.master.partition("://")[2] or address.master
+    refused = []
+    for one in where.split(";"):
+        host, _, port = one.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=5.0).close()
+            return
+        except OSError as error:
+            refused.append(f"{one} ({error.strerror or error})")
+    raise TierUnavailable(
+        f"no connection to {', '.join(refused)}: no block can be stored or found. Start the store "
+        "(mooncake-tier serve), or correct the address."
+    )

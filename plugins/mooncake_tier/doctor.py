@@ -33,7 +33,7 @@ def collect(
     reports: Sequence[Path] = (),
     lease_s: float | None = None,
     protocol: str = "tcp",
-    within_s: float = 10.0,
+    within_s: float = 30.0,
 ) -> Facts:
     """The facts of this machine. Without an address the store is not asked; without metrics, neither its capacity.
 

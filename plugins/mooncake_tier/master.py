@@ -61,7 +61,10 @@ class Master:
         return {name: int(found[metric]) for name, metric in STATS.items() if metric in found}
 
     def keys(self) -> list[str]:
-        """Every key that it knows; raises `TierUnavailable`."""
+        """Every key that it knows; raises `TierUnavailable`.
+
+        Unlike a lookup this renews no lease, so asking again and again keeps nothing from eviction.
+        """
         return self._read("/get_all_keys").split()
 
     def _read(self, path: str) -> str:

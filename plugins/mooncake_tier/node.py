@@ -119,13 +119,17 @@ class Node:
         while not serves():
             if (code := self.processes[name].poll()) is not None:
                 raise NodeFailed(self._last_words(name, f"ended with exit code {code}; is a port in use?"))
+            if said := [words for other, words in self.ended().items() if other != name]:
+                raise NodeFailed(said[0])
             if time.monotonic() > until:
                 raise NodeFailed(self._last_words(name, "does not serve in time"))
             time.sleep(0.05)
 
     def _master_serves(self) -> bool:
-        """A standby answers as well; it serves once it leads."""
-        return self.master.ready() or (bool(self.settings.etcd) and self.master.answers())
+        """It says so before it has its RPC port, which another master may hold. A standby has it once it leads."""
+        if self.settings.etcd:
+            return self.master.answers()
+        return self.master.ready() and self._listens("master", self.settings.rpc_port)
 
     def _capacity(self) -> int | None:
         """Bytes of all pools, if the master that knows is the one here."""
@@ -134,12 +138,12 @@ class Node:
 
     def _pool_serves(self, before: int | None) -> bool:
         """The master here counts it; what a master elsewhere counts is not asked, only that the pool listens."""
-        if before is not None:
-            return self.master.capacity() > before or (before > 0 and self._pool_listens())
-        return self._pool_listens()
+        if not self._listens("pool", self.settings.pool_port):
+            return False
+        return before is None or before > 0 or self.master.capacity() > 0
 
-    def _pool_listens(self) -> bool:
-        return any(one.port == self.settings.pool_port for one in listeners(self.processes["pool"].pid))
+    def _listens(self, name: str, port: int) -> bool:
+        return any(one.port == port for one in listeners(self.processes[name].pid))
 
     def _check_ports(self) -> None:
         everywhere = [str(one) for one in self.listening() if one.everywhere]

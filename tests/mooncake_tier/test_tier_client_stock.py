@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from tier_fields import NAMESPACE
 from tier_memory import Memory, pattern
-from tier_nodes import LEASE_S, POOL, client_of, own_threads, running_node
+from tier_nodes import LEASE_S, POOL, client_of, eventually, own_threads, running_node
 
 from mooncake_tier.client import TierClient
 from mooncake_tier.errors import SettingRefused
@@ -253,6 +253,16 @@ def test_held_keys_outlive_their_lease_and_others_do_not(client: TierClient, mem
 def test_memory_that_mooncake_refuses_is_refused(client: TierClient, memory: Memory) -> None:
     with pytest.raises(SettingRefused, match="register_buffer of 50331648 bytes returned -600"):
         client.register(memory.address, memory.size)
+
+
+def test_listing_keys_renews_no_lease(node: Node, client: TierClient, memory: Memory) -> None:
+    """Mooncake removes a leased key only by force. What asks which blocks are left must not keep them."""
+    _stored(client, memory, range(2))
+    store = client._native._store  # type: ignore[attr-defined]
+    eventually(lambda: store.remove(_key(0), False) == 0)
+
+    assert node.master.keys() == [_key(1)]
+    assert store.remove(_key(1), False) == 0
 
 
 def test_a_staged_block_larger_than_the_staging_memory_is_refused(client: TierClient, memory: Memory) -> None:

@@ -169,6 +169,15 @@ def test_a_master_that_is_silent_is_refused_without_freezing_this_process() -> N
             connect(address, NAMESPACE, within_s=1.0)
 
 
+def test_a_closed_port_is_told_at_once() -> None:
+    """Mooncake's own set-up would knock for 90 s (0.3.13)."""
+    [port] = free_ports(1)
+
+    for master in (f"127.0.0.1:{port}", f"etcd://127.0.0.1:{port}"):
+        with pytest.raises(TierUnavailable, match=f"no connection to 127.0.0.1:{port} .Connection refused"):
+            rehearse(StoreAddress(master=master))
+
+
 def test_sigterm_ends_everything_and_leaves_no_note(tmp_path: Path) -> None:
     with _serving(tmp_path) as (process, state):
         process.terminate()
@@ -224,7 +233,7 @@ def test_a_port_in_use_is_named_with_the_programs_own_words(tmp_path: Path) -> N
     with running_node(tmp_path / "one") as one:
         second = Node(node_settings(rpc_port=one.settings.rpc_port), tmp_path / "two")
         with pytest.raises(NodeFailed, match="Mooncake's master .*is a port in use?"):
-            second.start(5.0)
+            second.start()
         assert second.processes == {}
         with client_of(one, NAMESPACE) as client:
             assert client.lookup(["x"]) == [False]
