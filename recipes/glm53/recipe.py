@@ -28,15 +28,18 @@ Pins = Annotated[
     Path | None,
     typer.Option("--pins", help="Digests and revision, as the rendered pins.sh prints them.", metavar="FILE"),
 ]
+Pinned = Annotated[
+    bool, typer.Option("--pinned", help="Take every image and revision that is not pinned for a finding.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON on standard output.")]
 
 
-def lint(recipe: Recipe, pins: Pins = None, as_json: AsJson = False) -> None:
+def lint(recipe: Recipe, pins: Pins = None, pinned: Pinned = False, as_json: AsJson = False) -> None:
     """Check a recipe, and what it renders to, without anything of vLLM or Dynamo installed.
 
     Exit code 0: nothing is wrong; 1: there are findings; 2: the file cannot be read.
     """
-    findings, deployment, unreadable = _checked(recipe, pins)
+    findings, deployment, unreadable = _checked(recipe, pins, pinned)
     unpinned = deployment.unpinned() if deployment and deployment.hardware != "cpu" else []
     if as_json:
         targets = list(deployment.targets) if deployment else []
@@ -56,6 +59,7 @@ def render(
     to: Annotated[str, typer.Option("--to", help="local, kubernetes or slurm.", metavar="TARGET")],
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder for the files.", metavar="DIR")],
     pins: Pins = None,
+    pinned: Pinned = False,
     as_json: AsJson = False,
 ) -> None:
     """Write what one kind of place runs, checked before it is written.
@@ -63,7 +67,7 @@ def render(
     Files that an earlier call wrote are replaced; anything else in the way is refused. Exit code 0: written; 1: there
     are findings, or a file is in the way; 2: the recipe cannot be read, or does not name this target.
     """
-    findings, deployment, unreadable = _checked(recipe, pins)
+    findings, deployment, unreadable = _checked(recipe, pins, pinned)
     if deployment is None or findings:
         _refuse(recipe, findings, as_json)
         raise typer.Exit(2 if unreadable else 1)
@@ -97,7 +101,7 @@ def rendered(deployment: Deployment, target: Target, folder: Path) -> dict[str, 
     return renderers[target]()
 
 
-def _checked(recipe: Path, pins: Path | None) -> tuple[list[Finding], Deployment | None, bool]:
+def _checked(recipe: Path, pins: Path | None, pinned: bool) -> tuple[list[Finding], Deployment | None, bool]:
     """Findings of the recipe and of everything it renders to, the deployment, and whether the file was unreadable."""
     try:
         deployment = load(recipe, pins)
@@ -106,7 +110,18 @@ def _checked(recipe: Path, pins: Path | None) -> tuple[list[Finding], Deployment
     found: list[Finding] = []
     for target in deployment.targets:
         found += check(rendered(deployment, target, Path("/rendered")), target)
+    if pinned and deployment.targets != ("local",):
+        found += [_unpinned(key) for key in deployment.unpinned()]
     return found, deployment, False
+
+
+def _unpinned(key: str) -> Finding:
+    return Finding(
+        "unpinned",
+        key,
+        "what it stands for may change under a running deployment.",
+        "Run the rendered pins.sh > pins.yaml, and give --pins pins.yaml.",
+    )
 
 
 def _refuse(recipe: Path, findings: list[Finding], as_json: bool) -> None:

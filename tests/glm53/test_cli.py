@@ -25,7 +25,9 @@ def _recipe(tmp_path: Path, model: Path, extra: str = "") -> Path:
     return path
 
 
-@pytest.mark.parametrize("command", ["up", "down", "status", "agent-demo", "model make", "model verify", "plan blhnc"])
+@pytest.mark.parametrize(
+    "command", ["up", "down", "status", "agent-demo", "lint", "render", "model make", "model verify", "plan blhnc"]
+)
 def test_every_command_has_help(command: str) -> None:
     result = runner.invoke(app, [*command.split(), "--help"])
 

@@ -161,6 +161,19 @@ def test_pins_from_a_file_are_merged_and_anything_else_in_it_is_refused(tmp_path
     assert [one["code"] for one in json.loads(result.stdout)["findings"]] == ["not-a-pin"]
 
 
+def test_what_is_not_pinned_is_a_finding_where_that_is_asked_for(tmp_path: Path) -> None:
+    pins = tmp_path / "pins.yaml"
+    pins.write_text(yaml.safe_dump(PINS))
+
+    result = runner.invoke(app, ["lint", str(B200), "--pinned", "--json"])
+    assert result.exit_code == 1
+    assert {one["code"] for one in json.loads(result.stdout)["findings"]} == {"unpinned"}
+    assert runner.invoke(app, ["lint", str(B200), "--pinned", "--pins", str(pins)]).exit_code == 0
+    assert runner.invoke(app, ["lint", str(CPU), "--pinned"]).exit_code == 0
+    assert _render(tmp_path / "out", "--pinned")[0] == 1
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_pins_script_prints_a_file_of_pins(tmp_path: Path) -> None:
     """Run for real, with stand-ins for the registry's and the hub's clients."""
     _render(tmp_path / "out")

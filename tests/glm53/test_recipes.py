@@ -13,7 +13,7 @@ import pytest
 import yaml
 from recipe_files import NAMES, RECIPES, TARGETS, deployment, files
 
-from glm53.deployment import Target, load
+from glm53.deployment import Target, load, parse
 from glm53.lint.commands import documents, from_manifests, from_scripts, option
 from glm53.lint.files import check
 from glm53.recipe import rendered
@@ -88,6 +88,12 @@ def test_groups_gpus_and_nodes_are_as_the_recipe_says(
         assert int(limits["nvidia.com/gpu"]) * spans == total
     job = slurm.render(recipe)["job.sbatch"]
     assert f"#SBATCH --nodes={nodes}\n#SBATCH --gpus-per-node={gpus}\n" in job
+
+
+def test_the_recipe_for_b200_serves_b300() -> None:
+    raw = yaml.safe_load(next(path for path in RECIPES if path.stem == "glm53-b200").read_text(encoding="utf-8"))
+
+    assert parse(raw | {"hardware": "b300"}).machine.capability == (10, 3)
 
 
 def test_the_published_topology_is_one_prefill_group_of_dep8_and_four_decode_groups_of_tp4() -> None:
