@@ -41,6 +41,10 @@ def _assert_line(label: str, errors: dict[str, float]) -> None:
         assert told == (pytest.approx(percent, rel=CLOSE), pytest.approx(ratio, rel=2 * CLOSE, abs=0.001)), label
 
 
+def _likeliest(logprobs: Any, count: int) -> dict[int, float]:
+    return {int(token): logprobs[token].item() for token in logprobs.topk(count).indices}
+
+
 def test_the_divergence_of_two_tokens_is_the_closed_form() -> None:
     from cache_accuracy.divergence import compare, kl
 
@@ -64,9 +68,7 @@ def test_the_likeliest_tokens_give_a_lower_bound() -> None:
     for _ in range(20):
         p, q = (torch.randn(50, generator=generator).double().mul(2).log_softmax(-1) for _ in range(2))
         exact = torch.nn.functional.kl_div(q, p, log_target=True, reduction="sum").item()
-        whole, part = (
-            kl(*({int(t): x[t].item() for t in x.topk(k).indices} for x in (p, q)), whole=k == 50)[0] for k in (50, 12)
-        )
+        whole, part = (kl(_likeliest(p, count), _likeliest(q, count), whole=count == 50)[0] for count in (50, 12))
         assert whole == pytest.approx(exact)
         assert 0 < part <= exact
 
