@@ -63,13 +63,14 @@ def connect(
     process rehearses it first.
     """
     rehearse(address, within_s)
+    before = set(listeners(os.getpid()))
     store = MooncakeStore(address.host, address.master, address.protocol, address.device)
-    if everywhere := [str(one.port) for one in listeners(os.getpid()) if one.everywhere]:
+    if opened := [str(one) for one in listeners(os.getpid()) if one.everywhere and one not in before]:
         _log.warning(
-            "mooncake_tier: ports %s of this process accept connections on every interface, and some of them are "
-            "Mooncake's: who reaches them can write its memory. Start it with the LD_PRELOAD line of mooncake-tier "
-            "serve, which keeps them on %s, or put a firewall before them",
-            ", ".join(everywhere),
+            "mooncake_tier: Mooncake listens on every interface at %s in this process, and who reaches that can write "
+            "its memory. Start it with the LD_PRELOAD line of mooncake-tier serve, which keeps the ports on %s, or put "
+            "a firewall before them",
+            ", ".join(opened),
             address.host,
         )
     return TierClient(store, namespace, options)

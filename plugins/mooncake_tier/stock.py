@@ -17,6 +17,7 @@ __all__ = [
     "NO_SPACE",
     "MooncakeStore",
     "NativeStore",
+    "all_failed",
     "installed_wheels",
     "prepare_environment",
 ]

@@ -94,7 +94,7 @@ def test_flush_empties_one_namespace_and_stats_count_them(
     found = [client.lookup(names, 20) for names in keys.values()]
     assert client.close(30)
 
-    assert "accept connections on every interface" in caplog.text  # this process was started without the library
+    assert "Mooncake listens on every interface at" in caplog.text  # this process was started without the library
     assert (before["keys"], before["capacity_bytes"]) == (6, 64 << 20)
     assert before["namespaces"] == {NAMESPACE: 3, OTHER: 3}
     assert flushed == {"namespace": NAMESPACE, "removed": 3}
