@@ -64,10 +64,12 @@ class Front:
 
 
 @contextlib.contextmanager
-def started(folder: Path, model: Path, fronts: Mapping[str, str], *options: str) -> Iterator[dict[str, Front]]:
+def started(
+    folder: Path, model: Path, fronts: Mapping[str, str], *options: str, parser: str = "2"
+) -> Iterator[dict[str, Front]]:
     """Frontends by name over one scripted worker: module to run -> Front; everything is ended afterwards.
 
-    folder: for logs and discovery. options: the worker's.
+    folder: for logs and discovery. options: the worker's. parser: version of Dynamo's own parsers.
     """
     environment = {
         **os.environ,
@@ -79,7 +81,7 @@ def started(folder: Path, model: Path, fronts: Mapping[str, str], *options: str)
         "DYN_TCP_RPC_HOST": "127.0.0.1",
         "DYN_SDK_DISABLE_ANSI_LOGGING": "1",
         "DYN_LOG": "info",
-        "DYN_PARSER_VERSION": "2",
+        "DYN_PARSER_VERSION": parser,
         "HF_HUB_OFFLINE": "1",
     }
     environment.pop("DYNAMO_STRUCTURAL_TAGS", None)
