@@ -53,9 +53,9 @@ class TierClient:
         for address, nbytes in self._work.memory:
             self.register(address, nbytes)
         self._lanes = {
-            Kind.LOOKUP: Lane("lookup", self._work.lookup),
-            Kind.LOAD: Lane("load", self._work.load, one.load_threads),
-            Kind.STORE: Lane("store", self._work.store, most_bytes=one.queue_bytes),
+            Kind.LOOKUP: Lane("lookup", self._guarded(self._work.lookup)),
+            Kind.LOAD: Lane("load", self._guarded(self._work.load), one.load_threads),
+            Kind.STORE: Lane("store", self._guarded(self._work.store), most_bytes=one.queue_bytes),
         }
         probe = Probe(native, namespace, self._work.probe_memory)
         self.care = Care(native, probe, one.lease_s, self.breaker, self.counts, self._pending_loads, clock)
@@ -164,6 +164,19 @@ class TierClient:
         elif not self._lanes[kind].put(operation):
             operation.settle([Outcome.BUSY] * len(blocks))
         return operation
+
+    def _guarded(self, run: Callable[[Operation, int], None]) -> Callable[[Operation, int], None]:
+        """The same, where an error is a miss and a failure of the store."""
+
+        def guarded(operation: Operation, thread: int) -> None:
+            try:
+                run(operation, thread)
+            except Exception:
+                _log.exception("mooncake_tier: a %s ended with an error", operation.kind.value)
+                if operation.settle([Outcome.FAILED] * len(operation.blocks)):
+                    self._answered(False)
+
+        return guarded
 
     def _settled(self, operation: Operation) -> None:
         """Count an outcome; a deadline that passed during the call is a failure of the store."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -12,13 +11,12 @@ from mooncake_tier.operation import Operation
 
 __all__ = ["Lane"]
 
-_log = logging.getLogger("mooncake_tier")
-
 
 class Lane:
     """A queue of operations and the threads that run them.
 
-    run: makes the call, given the operation and the thread's number from 0; it settles the operation.
+    run: makes the call, given the operation and the thread's number from 0; it settles the operation
+    and raises nothing.
     most_bytes: payload that may wait; more is refused. The threads are daemons, because a native call cannot be ended.
     """
 
@@ -88,7 +86,5 @@ class Lane:
                 continue
             try:
                 self._run(operation, number)
-            except Exception:
-                _log.exception("mooncake_tier: a %s ended with an error", operation.kind.value)
             finally:
                 operation.end()

@@ -122,6 +122,8 @@ class Work:
         slots = self._slots(1 + thread)
         codes = self._native.get(*_call(batch, slots))
         self._judge(operation, codes)
+        if operation.settled:  # too late: the memory may hold something else by now, so nothing is proven or removed
+            return [Outcome.DEADLINE] * len(batch)
         outcomes = []
         for at, (block, code) in enumerate(zip(batch, codes, strict=True)):
             if code == ABSENT:

@@ -153,6 +153,36 @@ def test_a_late_load_never_touches_memory_that_is_free(
     assert (memory.read(SIZE, SIZE) == bytes(SIZE)) == staged
 
 
+def test_an_error_inside_mooncake_is_a_miss_and_a_failure(
+    store: FakeStore, client: TierClient, memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> list[int]:
+        raise RuntimeError("pybind")
+
+    for name in ("get", "put", "exists"):
+        monkeypatch.setattr(store, name, broken)
+    assert client.load(_blocks(memory, 2), 20).wait() == [Outcome.FAILED] * 2
+    assert client.store(_blocks(memory, 2), 20).wait() == [Outcome.FAILED] * 2
+    assert not client.breaker.allows
+    monkeypatch.undo()
+    eventually(lambda: client.breaker.allows)
+    assert client.lookup(KEYS[:1], 20) == [False]
+
+
+def test_a_late_load_removes_nothing(store: FakeStore, client: TierClient, memory: Memory) -> None:
+    """Its memory may be in use for something else by then, and so hold what looks like damage."""
+    assert client.store(_blocks(memory, 1)).wait() == [Outcome.OK]
+    store.go.clear()
+    late = client.load([Block.at(KEYS[0], *memory.part(SIZE, SIZE))])
+    assert late.wait() == [Outcome.DEADLINE]
+    store.objects[KEYS[0]] = store.objects[KEYS[0]][:-1] + b"x"
+    store.go.set()
+
+    assert late.wait_released(30)
+    assert KEYS[0] in store.objects
+    assert not any(name == "mooncake_tier_corrupt" for name, _ in client.snapshot())
+
+
 def test_stores_beyond_what_may_wait_are_dropped(store: FakeStore, memory: Memory) -> None:
     one = _client(store, queue_bytes=2 * SIZE)
     store.go.clear()
