@@ -12,11 +12,10 @@ from vllm.model_executor.layers.attention.sparse_mla_attention import SparseMLAC
 from vllm.v1.attention.backends.mla.sparse_utils import flat_kv_row_view, triton_filter_and_convert_dcp_index
 
 from flashinfer_nvfp4 import context_gather, folding, writer
-from flashinfer_nvfp4.dispatch import Choice, Installed, Shape, choose
-from flashinfer_nvfp4.errors import BuildRefused
+from flashinfer_nvfp4.dispatch import Choice
+from flashinfer_nvfp4.kernel_choice import kernel_for
 from flashinfer_nvfp4.launch import Decoder
 from flashinfer_nvfp4.rowformat import LATENT
-from flashinfer_nvfp4.settings import BACKEND, backend_choice
 from flashinfer_nvfp4.staging import Staging, make_staging, plan_staging
 from flashinfer_nvfp4.stock import capability, stock_workspace
 from flashinfer_nvfp4.trtllm import TrtllmRows
@@ -79,7 +78,9 @@ class SparseRowsImpl(SparseMLACommonImpl[Any]):
             topk_indices_buffer=topk_indices_buffer,
             **mla,
         )
-        self.choice = self._choose()
+        assert self.topk_indices_buffer is not None
+        lse = self.need_to_return_lse_for_decode
+        self.choice = kernel_for(num_heads * self.dcp_world_size, self.topk_indices_buffer.shape[1], lse)
         self.supports_quant_query_input = self.choice.fp8_query
         self.decoder: Decoder | None = None
         self.layout = self._plan_staging()
@@ -95,31 +96,6 @@ class SparseRowsImpl(SparseMLACommonImpl[Any]):
     def takes_fp8_queries(self) -> bool:
         """Whether decode takes its query in e4m3, or staged prefill rounds it to that."""
         return self.choice.fp8_query or self.layout is not None
-
-    def _choose(self) -> Choice:
-        config = get_current_vllm_config()
-        buffer = self.topk_indices_buffer
-        assert buffer is not None
-        heads = self.num_heads * self.dcp_world_size
-        shape = Shape(
-            capability=capability(),
-            heads=heads,
-            topk=buffer.shape[1],
-            lse=self.need_to_return_lse_for_decode,
-            tokens=config.scheduler_config.max_num_batched_tokens,
-            graphs=not config.model_config.enforce_eager,
-        )
-        wanted = backend_choice()
-        choice = choose(shape, _installed(shape.capability, wanted), wanted)
-        if choice.kernel is None:
-            raise BuildRefused(
-                f"{BACKEND}={wanted} for {heads} heads, a top-k of {shape.topk}, {shape.capability}",
-                choice.reason,
-                "a kernel that fits the shape and can be built here",
-                f"Install what is missing, or set {BACKEND}=off for what vLLM reads by itself",
-            )
-        _tell(shape, choice)
-        return choice
 
     def _plan_staging(self) -> Layout | None:
         assert self.topk_indices_buffer is not None
@@ -243,27 +219,6 @@ class SparseRowsImpl(SparseMLACommonImpl[Any]):
         """Write rows where the model's fused path does not. ``k_pe`` [tokens, 1, 64]; the scales are the rows' own."""
         if kv_cache.numel():
             writer.write(kv_c_normed.view(-1, LATENT), k_pe.squeeze(1), kv_cache, slot_mapping.flatten())
-
-
-def _installed(capability: tuple[int, int], wanted: str) -> Installed:
-    """What can be used, with the CUDA kernel built where it may be chosen."""
-    from flashinfer_nvfp4.installed import built, facts
-
-    return built(capability) if wanted in ("auto", "cuda", "gather") else facts(capability)
-
-
-@functools.cache
-def _tell(shape: Shape, choice: Choice) -> None:
-    """Log the choice, once for each shape in a process."""
-    _log.info(
-        "flashinfer_nvfp4: %s decodes NVFP4 rows for %d heads, top-k %d%s on %d.%d: %s",
-        choice.kernel,
-        shape.heads,
-        shape.topk,
-        " with log-sum-exp" if shape.lse else "",
-        *shape.capability,
-        choice.reason,
-    )
 
 
 @functools.cache

@@ -86,7 +86,8 @@ def configure() -> None:
         attention_config=SimpleNamespace(hisparse_config=None),
         cache_config=SimpleNamespace(block_size=64),
     )
-    for module in (sparse, _module("flashinfer_nvfp4.attention")):
+    ours = (_module(f"flashinfer_nvfp4.{name}") for name in ("attention", "kernel_choice"))
+    for module in (sparse, *ours):
         module.get_current_vllm_config = lambda: config
 
 

@@ -23,9 +23,9 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.attention.selector import AttentionSelectorConfig
 from vllm.v1.kv_cache_interface import MLAAttentionSpec
 
-from flashinfer_nvfp4 import backend, installed, plugin
+from flashinfer_nvfp4 import backend, installed, kernel_choice, plugin
 from flashinfer_nvfp4.dispatch import Installed
-from flashinfer_nvfp4.errors import SettingRefused
+from flashinfer_nvfp4.errors import BuildRefused, SettingRefused
 from flashinfer_nvfp4.settings import BACKEND
 from flashinfer_nvfp4.stock import NAMES, NATIVE_PROBE, native_reader, stock_backend
 from stockpatch.versions import UnsupportedVersion
@@ -320,6 +320,25 @@ def test_on_an_untested_vllm_these_rows_do_not_start_and_all_others_do(
         assert any(
             "vllm==0.40.0" in why and "FLASHINFER_NVFP4_BACKEND=off" in why for whys in reasons.values() for why in whys
         )
+
+
+def test_a_choice_is_logged_once_for_a_shape_and_a_named_kernel_that_cannot_run_stops_the_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kernel_choice, "get_current_vllm_config", _config)
+    monkeypatch.setattr(kernel_choice, "capability", lambda: (9, 0))
+    monkeypatch.setattr(installed, "facts", lambda capability: Installed(cuda="not built"))
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    monkeypatch.setenv(BACKEND, "triton")
+    with caplog.at_level(logging.INFO, "vllm.flashinfer_nvfp4"):
+        found = [kernel_choice.kernel_for(16, 2048, lse=False) for _ in range(3)]
+
+    assert {choice.kernel for choice in found} == {"triton"}
+    assert caplog.text.count("triton decodes NVFP4 rows for 16 heads, top-k 2048 on 9.0") == 1
+
+    monkeypatch.setenv(BACKEND, "flashinfer")
+    with pytest.raises(BuildRefused, match="FLASHINFER_NVFP4_BACKEND=flashinfer.*built for 10.0 and 10.3, not 9.0"):
+        kernel_choice.kernel_for(16, 2048, lse=False)
 
 
 def test_vllm_finds_the_plugin_by_its_entry_point() -> None:
