@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,36 @@ def test_pins_reach_images_and_the_models_folder_and_launching_without_them_is_r
         assert "ALLOW_UNPINNED" not in text
     for text in (kubernetes.render(deployment())["launch.sh"], slurm.render(deployment())["submit.sh"]):
         assert "ALLOW_UNPINNED" in text
+
+
+def test_the_volume_is_filled_completely_or_not_at_all_and_once(tmp_path: Path) -> None:
+    """Run for real, with stand-ins for pip and the hub's client; the first try of each breaks."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    count = f'echo "$*" >> {tmp_path}/calls; '
+    pip = 'mkdir -p "$7/mooncake"; touch "$7/mooncake/mooncake_master" "$7/mooncake/mooncake_client"'
+    fetch = 'mkdir -p "${@: -1}"; touch "${@: -1}/config.json"'
+    for name, body in (("python3", pip), ("hf", fetch)):
+        once = f"[ -e {tmp_path}/{name} ] || {{ touch {tmp_path}/{name}; exit 9; }}"
+        (tools / name).write_text(f"#!/bin/bash\n{count}{body}\n{once}\n")
+        (tools / name).chmod(0o755)
+    script = tmp_path / "prepare.sh"
+    script.write_text(slurm.render(deployment(cluster={"shared": str(tmp_path / "shared")}))["prepare.sh"])
+
+    def prepare() -> int:
+        env = {"PATH": f"{tools}:/usr/bin:/bin"}
+        return subprocess.run(["bash", str(script)], env=env, capture_output=True, check=False).returncode
+
+    def complete() -> list[str]:
+        return sorted(path.parent.name for path in (tmp_path / "shared").rglob(".complete"))
+
+    (folder,) = {f"glm53-blackwell-{version('glm53-blackwell')}-mooncake-0.3.13.post1"}
+    assert (prepare(), complete()) == (9, [])
+    assert (prepare(), complete()) == (9, [folder])
+    assert (prepare(), complete()) == (0, [folder, "unpinned"])
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert (prepare(), (tmp_path / "calls").read_text().splitlines()) == (0, calls)
+    assert [call.split()[0] for call in calls] == ["-m", "-m", "download", "download"]
 
 
 def test_a_launch_without_pins_stops_before_it_touches_the_cluster(tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ def prepare_script(deployment: Deployment, root: str) -> str:
         'if [ ! -e "$plugins/.complete" ]; then',
         '    rm -rf "$plugins" "$plugins.part"',
         f'    {install} "$plugins.part" {shlex.join(packages)}',
+        # Workers have the volume read-only, where Mooncake's own starter could not make them executable.
+        *(['    chmod +x "$plugins.part"/mooncake/mooncake_{master,client}'] if deployment.tier else []),
         '    touch "$plugins.part/.complete"',
         '    mv "$plugins.part" "$plugins"',
         "fi",
