@@ -13,6 +13,7 @@ from stockpatch.versions import Window
 __all__ = [
     "ABSENT",
     "DISTRIBUTIONS",
+    "LEASE_OVER",
     "MOONCAKE",
     "NO_SPACE",
     "MooncakeStore",
@@ -31,9 +32,11 @@ DISTRIBUTIONS = (
 
 MOONCAKE = Window(DISTRIBUTIONS, ">=0.3.13,<0.3.14", tested=("0.3.13.post1",))
 
-#: Numbers that a batch returns for one key. Any other negative one means that the store failed.
+#: Numbers that a batch returns for one key.
 ABSENT = -704
 NO_SPACE = -200
+LEASE_OVER = -707
+"""The transfer took longer than the lease that the get itself had begun; another get begins another."""
 
 #: Longest time in seconds that the transfer engine waits for a transfer; its own default is 30.
 TRANSFER_TIMEOUT_S = 5
@@ -143,5 +146,8 @@ class MooncakeStore:
 
 
 def all_failed(codes: Sequence[int]) -> bool:
-    """Whether a batch shows that the store does not work: every key failed, none for want of the key or of room."""
-    return bool(codes) and all(code < 0 and code not in (ABSENT, NO_SPACE) for code in codes)
+    """Whether a batch shows that the store does not work: every key failed, and none because of what it holds.
+
+    -700 to -799 are about one object: absent, incomplete, leased.
+    """
+    return bool(codes) and all(code < 0 and code != NO_SPACE and not -800 < code <= -700 for code in codes)

@@ -15,7 +15,7 @@ from mooncake_tier.integrity import TRAILER_BYTES, fault, trailer
 from mooncake_tier.operation import Block, Operation, Outcome
 from mooncake_tier.options import Options
 from mooncake_tier.pressure import FailedLoads, Pauses
-from mooncake_tier.stock import ABSENT, NO_SPACE, NativeStore, all_failed
+from mooncake_tier.stock import ABSENT, LEASE_OVER, NO_SPACE, NativeStore, all_failed
 
 __all__ = ["Arena", "Work", "batches"]
 
@@ -124,6 +124,13 @@ class Work:
         self._judge(operation, codes)
         if operation.settled:  # too late: the memory may hold something else by now, so nothing is proven or removed
             return [Outcome.DEADLINE] * len(batch)
+        if LEASE_OVER in codes and len(batch) > 1:  # fewer blocks take less time
+            half = len(batch) // 2
+            return [
+                outcome
+                for part in (batch[:half], batch[half:])
+                for outcome in self._load_batch(part, operation, thread)
+            ]
         outcomes = []
         for at, (block, code) in enumerate(zip(batch, codes, strict=True)):
             if code == ABSENT:

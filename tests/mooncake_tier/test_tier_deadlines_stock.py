@@ -169,6 +169,26 @@ def test_an_error_inside_mooncake_is_a_miss_and_a_failure(
     assert client.lookup(KEYS[:1], 20) == [False]
 
 
+def test_a_batch_that_outlasts_its_lease_is_read_in_smaller_ones(
+    store: FakeStore, client: TierClient, memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mooncake fails the whole batch with -707 if it took longer than the lease that the get began."""
+    assert client.store(_blocks(memory, 5)).wait() == [Outcome.OK] * 5
+    memory.write(0, bytes(5 * SIZE))
+    quick, sizes = store.get, []
+
+    def slow(keys: list[str], addresses: list[list[int]], sizes_: list[list[int]]) -> list[int]:
+        sizes.append(len(keys))
+        return [-707] * len(keys) if len(keys) > 1 or keys == [KEYS[4]] else quick(keys, addresses, sizes_)
+
+    monkeypatch.setattr(store, "get", slow)
+
+    assert client.load(_blocks(memory, 5), 20).wait() == [Outcome.OK] * 4 + [Outcome.FAILED]
+    assert sizes == [5, 2, 1, 1, 3, 1, 2, 1, 1]
+    assert client.breaker.allows  # slow, not gone
+    assert client.submit_lookup(KEYS[:5], 20).wait() == [Outcome.OK] * 4 + [Outcome.REMEMBERED]
+
+
 def test_a_late_load_removes_nothing(store: FakeStore, client: TierClient, memory: Memory) -> None:
     """Its memory may be in use for something else by then, and so hold what looks like damage."""
     assert client.store(_blocks(memory, 1)).wait() == [Outcome.OK]

@@ -28,7 +28,7 @@ OPERATIONS = int(os.environ.get("MOONCAKE_TIER_OPERATIONS", "2000"))
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    with running_node(tmp_path) as one:
+    with running_node(tmp_path, lease_s=10.0) as one:
         yield one
 
 
