@@ -1,4 +1,4 @@
-"""Mooncake's libraries link to libibverbs, which few machines without RDMA have: lend them the copy in NIXL's wheel.
+"""Mooncake's libraries link to libibverbs, libnuma and libcurl, which not every machine has: lend them NIXL's copies.
 
 Only links inside the environment, and only for what the machine's own loader does not find, so that a machine with
 RDMA keeps its own libraries and their device drivers.
@@ -11,7 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 # What Mooncake needs of the system -> names of the copy, and of what the copy needs, in NIXL's folder.
-LENT = {"libibverbs.so.1": ("libibverbs-", "libnl-3-", "libnl-route-3-"), "libnuma.so.1": ("libnuma-",)}
+LENT = {
+    "libibverbs.so.1": ("libibverbs-", "libnl-3-", "libnl-route-3-"),
+    "libnuma.so.1": ("libnuma-",),
+    "libcurl.so.4": ("libcurl-", "libzstd-"),
+}
 
 
 def loads(name: str) -> bool:
