@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import resource
 import shutil
@@ -91,11 +92,10 @@ def missing_libraries() -> dict[str, str]:
     for place in (spec.submodule_search_locations or ()) if spec and loader else ():
         for file in (Path(place) / name for name in _FILES):
             if file.exists():
-                listed = subprocess.run([str(loader), "--list", str(file)], capture_output=True, text=True)
+                traced = os.environ | {"LD_TRACE_LOADED_OBJECTS": "1"}  # lists, and runs nothing
+                listed = subprocess.run([str(loader), str(file)], capture_output=True, text=True, env=traced)
                 for name in re.findall(r"^\s*(\S+) => not found", listed.stdout, re.MULTILINE):
                     missing.setdefault(name, file.name)
-                if unopened := re.search(r"error while loading shared libraries: (\S+):", listed.stderr):
-                    missing.setdefault(unopened[1], file.name)
     return missing
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,15 +18,15 @@ from typing import Any
 import pytest
 from tier_fields import NAMESPACE, fields
 from tier_memory import Memory
-from tier_nodes import client_of, eventually, free_ports, node_settings, running_node
+from tier_nodes import LEASE_S, client_of, eventually, free_ports, node_settings, running_node
 
-from mooncake_tier import binding
+from mooncake_tier import binding, doctor
 from mooncake_tier.cli import main
 from mooncake_tier.connection import StoreAddress, connect, rehearse
 from mooncake_tier.errors import NodeFailed, TierUnavailable
 from mooncake_tier.keys import block_key
 from mooncake_tier.network import listeners
-from mooncake_tier.node import Node
+from mooncake_tier.node import Node, mooncake_folder
 from mooncake_tier.operation import Block, Outcome
 from mooncake_tier.reports import write_report
 from mooncake_tier.serve import read_state
@@ -104,9 +107,13 @@ def test_flush_empties_one_namespace_and_stats_count_them(
 
 
 def test_the_doctor_asks_the_store_and_compares_the_workload(
-    served: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+    served: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_dir, _ = served
+    run_dir, state = served
+    stock = doctor._running
+    mine = set(state["processes"].values())
+    # Of this machine's Mooncakes only the one that is served here.
+    monkeypatch.setattr(doctor, "_running", lambda: {pid: words for pid, words in stock().items() if pid in mine})
 
     assert main(["doctor", "--run-dir", str(run_dir)]) == 0, capsys.readouterr().out
     assert capsys.readouterr().out == "no finding; the store answers\n"
@@ -225,8 +232,30 @@ def test_without_a_compiler_open_ports_are_refused_unless_they_are_accepted(
     assert refused.processes == {}
     accepted = Node(node_settings(), tmp_path, open_ports=True)
     accepted.start()
-    assert any(one.everywhere for one in accepted.listening())
+    open_ports = {str(one) for one in accepted.listening() if one.everywhere}
+    pids = {process.pid for process in accepted.processes.values()}
+    stock = doctor._running
+    monkeypatch.setattr(doctor, "_running", lambda: {pid: words for pid, words in stock().items() if pid in pids})
+    facts = doctor.collect()
     accepted.stop()
+    assert open_ports
+    assert set(facts.everywhere) == open_ports
+    assert facts.lease_s == LEASE_S
+
+
+def test_the_doctor_names_libraries_that_are_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mooncake's master, taken out of the folder where its own libraries lie."""
+    place = tmp_path / "mooncake"
+    place.mkdir()
+    (place / "__init__.py").touch()
+    shutil.copy(mooncake_folder() / "mooncake_master", place)
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: importlib.machinery.PathFinder.find_spec(name, [str(tmp_path)])
+    )
+
+    missing = doctor.missing_libraries()
+    assert any(name.startswith("libglog") for name in missing)
+    assert set(missing.values()) == {"mooncake_master"}
 
 
 def test_a_port_in_use_is_named_with_the_programs_own_words(tmp_path: Path) -> None:
