@@ -23,6 +23,7 @@ from .families import Call, Family, family_named
 from .ladder import ANY_OBJECT, Level, types_only
 from .offer import Offer, Tool
 from .schema import Message, Verdict, read_shapes, worst
+from .schema.charsets import charset
 
 __all__ = ["REASONING", "Built", "BuiltTool", "build", "build_tag"]
 
@@ -30,6 +31,10 @@ _log = logging.getLogger(__name__)
 
 #: Characters of one tool's rules; more, and the tool falls to a lower level.
 MOST_CHARACTERS = 200_000
+
+#: Kinds of objects with undeclared keys, each with its own set of letters that these begin with. Each set costs
+#: the compiler about as much as all of a common tool, so beyond this number all objects share one set.
+MOST_OPEN = 4
 
 #: Where the grammar begins: behind the reasoning, which the engine waits for, or without any; or inside of it.
 REASONING = ("engine", "tag")
@@ -140,17 +145,20 @@ class _Builder:
         self, family: Family, parallel: bool, reasoning: str, response_format: Any, check: Check | None
     ) -> None:
         self.family, self.parallel, self.reasoning, self.check = family, parallel, reasoning, check
-        self.answer = _answer_schema(response_format)
+        self.answer, self.answer_strict = _answer_schema(response_format)
 
     def build(self, offer: Offer) -> Built:
         """The tag for what a request offers."""
         offered = [tool for tool in offer.offered() if self._speakable(tool.name)]
         rules = Rules()
         written = [self._tool(rules, tool, ()) for tool in offered]
+        if len(rules.first_letters) > MOST_OPEN:
+            rules = Rules(taken=charset(span for letters in rules.first_letters for span in letters))
+            written = [self._tool(rules, tool, ()) for tool in offered]
         tag = self._tag(rules, [call for call, _ in written], offer)
         if self.check is None or _passes(self.check, tag) is None:
             return Built(tag, tuple(made for _, made in written))
-        rules = Rules()
+        rules = Rules(rules.taken)
         written = [self._checked(rules, tool, offer) for tool in offered]
         return Built(self._tag(rules, [call for call, _ in written], offer), tuple(made for _, made in written))
 
@@ -221,10 +229,10 @@ class _Builder:
     def _answer(self, rules: Rules) -> str | None:
         if self.answer is None:
             return None
-        shapes = read_shapes(self.answer, strict=True)
+        shapes = read_shapes(self.answer, strict=self.answer_strict)
         if not shapes.definitions.has_values(shapes.shape):
             shapes = read_shapes({})
-        values = JsonValues(rules, Markers((self.family.trigger,)), shapes, True)
+        values = JsonValues(rules, Markers((self.family.trigger,)), shapes, self.answer_strict)
         return f'"\\n"? {values.value(shapes.shape)}'
 
 
@@ -247,14 +255,15 @@ def _passes(check: Check | None, tag: dict[str, Any]) -> str | None:
     return None
 
 
-def _answer_schema(response_format: Any) -> Any:
-    """The schema of the answer, None if it is free text."""
+def _answer_schema(response_format: Any) -> tuple[Any, bool]:
+    """The schema of the answer, None if it is free text, and whether it is strict."""
     if not isinstance(response_format, dict):
-        return None
+        return None, False
     match response_format.get("type"):
         case "json_object":
-            return {"type": "object"}
+            return {"type": "object"}, False
         case "json_schema":
             inner = response_format.get("json_schema", response_format)
-            return inner.get("schema", {}) if isinstance(inner, dict) else {}
-    return None
+            inner = inner if isinstance(inner, dict) else {}
+            return inner.get("schema", {}), inner.get("strict") is True
+    return None, False

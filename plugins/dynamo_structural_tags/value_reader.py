@@ -35,7 +35,7 @@ __all__ = ["AFTERTHOUGHT", "ValueReader"]
 MOST_RETURNS = 2
 #: Characters after a closed call in which another closer shows that the call was not closed.
 AFTERTHOUGHT = 1024
-_LONGEST_KEY = 256
+_LONGEST_KEY = 4096
 
 _Ahead = Generator[None, Token, tuple[list[Token], bool]]
 

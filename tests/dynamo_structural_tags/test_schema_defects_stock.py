@@ -215,3 +215,12 @@ def test_a_length_beside_a_pattern_holds_with_it_or_is_named() -> None:
 
     none, _ = _normalised({"type": "string", "pattern": "^[a-z]{1,3}$", "maxLength": 0})
     assert [(m.keyword, m.verdict) for m in none.messages] == [("maxLength", Verdict.RELAXED)]
+
+
+def test_one_and_true_and_zero_and_false_are_different_alternatives() -> None:
+    found, grammar = _normalised({"anyOf": [{"const": 1}, {"enum": ["\x7f", True]}, {"const": 0}, {"const": False}]})
+
+    assert found.verdict is Verdict.EXACT
+    assert [accepts(grammar, text) for text in ("1", "true", "0", "false", '"\x7f"', "2", "null")] == [True] * 5 + [
+        False
+    ] * 2

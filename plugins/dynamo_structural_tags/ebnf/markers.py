@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from ..schema.charsets import ALL, CharSet, complement
 from ..schema.patterns import Alt, Anything, Chars, Node, Repeat, Seq
@@ -44,24 +45,34 @@ class Markers:
 
     def spells_runs(self, chars: CharSet) -> bool:
         """Whether repeating these characters can spell a marker, and a rule can exclude it: see `run`."""
-        if sum(high - low + 1 for low, high in complement(chars)) > MOST_EXCLUDED:
-            return False
-        return any(all(_has(chars, c) for c in word) for word in self.words)
+        return _spells(self.words, chars)
 
     def can_occur(self, node: Node) -> bool:
         """Whether a match may contain a marker, if its unbounded runs of characters hold none by themselves."""
-        return any(_Search(word, self).found(node) for word in self.words)
+        return _can_occur(self.words, node)
+
+
+@lru_cache(4096)
+def _spells(words: tuple[str, ...], chars: CharSet) -> bool:
+    if sum(high - low + 1 for low, high in complement(chars)) > MOST_EXCLUDED:
+        return False
+    return any(all(_has(chars, c) for c in word) for word in words)
+
+
+@lru_cache(4096)
+def _can_occur(words: tuple[str, ...], node: Node) -> bool:
+    return any(_Search(word).found(node) for word in words)
 
 
 class _Search:
     """A marker's automaton (state: characters of it that the text ends with), run over all texts of a tree at once."""
 
-    def __init__(self, word: str, markers: Markers) -> None:
-        self.word, self.markers = word, markers
+    def __init__(self, word: str) -> None:
+        self.word = word
         self.hit = False
 
     def _excludes(self, item: Chars | Anything) -> bool:
-        return self.markers.spells_runs(item.chars if isinstance(item, Chars) else ALL)
+        return _spells((self.word,), item.chars if isinstance(item, Chars) else ALL)
 
     def found(self, node: Node) -> bool:
         self._after(node, frozenset((0,)))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from ..schema.charsets import ALL, CharSet, complement, utf8_blocks
 
 __all__ = ["Rules", "char_class", "one_of", "quote"]
 
+_UNPLAIN = re.compile(r"[^ !#-\[\]-~]")
+
 
 def quote(text: str) -> str:
     """A literal of EBNF. A lone surrogate cannot be in one (ValueError)."""
     text.encode("utf-8")
-    return '"' + "".join(_escape(ord(c)) if c in '"\\' or not c.isprintable() else c for c in text) + '"'
+    return '"' + _UNPLAIN.sub(lambda match: _escape(ord(match[0])), text) + '"'
 
 
 def char_class(chars: CharSet) -> str:
@@ -43,9 +46,15 @@ def _escape(code: int) -> str:
 
 
 class Rules:
-    """Collects rules; `size` is their text so far, in characters."""
+    """Collects rules; `size` is their text so far, in characters.
 
-    def __init__(self) -> None:
+    taken: characters that no undeclared key begins with; empty if each object may have its own.
+    first_letters: those that undeclared keys do not begin with, one set for each kind of object so far.
+    """
+
+    def __init__(self, taken: CharSet = ()) -> None:
+        self.taken = taken
+        self.first_letters: set[CharSet] = set()
         self._bodies: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self.named: dict[str, str] = {}  # rules that refer to themselves, by what they are

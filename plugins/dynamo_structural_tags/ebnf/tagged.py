@@ -21,6 +21,8 @@ from .text import Texts
 
 __all__ = ["PairFormat", "TaggedArguments"]
 
+#: Characters of a declared key; readers take very long ones for text.
+LONGEST_KEY = 200
 _NUMBERS = frozenset(("number", "integer"))
 
 
@@ -81,7 +83,9 @@ class TaggedArguments:
             if not has_values(shape):
                 continue
             if self._unspeakable(name):
-                self.shapes.note(("properties", name), "", Verdict.RELAXED, "its name holds a marker: left out")
+                self.shapes.note(
+                    ("properties", name), "", Verdict.RELAXED, "its name holds a marker or is very long: left out"
+                )
                 if name in found.required:
                     return None
                 continue
@@ -97,11 +101,14 @@ class TaggedArguments:
         return written.write(self.rules)
 
     def _unspeakable(self, name: str) -> bool:
-        return any(word in name for word in self.form.key_markers)
+        return len(name) > LONGEST_KEY or any(word in name for word in self.form.key_markers)
 
     def _pair(self, key: str, value: str) -> str:
-        before, behind = self.form.key
-        return f"{quote(before + key + behind + self.form.value[0])} {value} {quote(self.form.value[1])}"
+        return f"{quote(self.form.key[0] + key)} {self._framed(value)}"
+
+    def _framed(self, value: str) -> str:
+        """From behind a key to the end of its value: a rule of its own, shared by all keys with such a value."""
+        return self.rules.add(f"{quote(self.form.key[1] + self.form.value[0])} {value} {quote(self.form.value[1])}")
 
     def _other(self, found: Object) -> str:
         """An argument that is not declared."""
@@ -110,11 +117,9 @@ class TaggedArguments:
             note = lambda keyword, verdict, text: self.shapes.note((), keyword, verdict, text)  # noqa: E731
             key = texts.raw(Text(pattern=found.keys), self.strict, note)
         else:
-            key = texts.other_key(tuple(found.properties), raw=True)
+            key = texts.other_raw_key(tuple(found.properties))
         value = self._value(found.rest, self.kinds(None), ("additionalProperties",))
-        before, behind = self.form.key
-        body = f"{quote(before)} {key} {quote(behind + self.form.value[0])} {value} {quote(self.form.value[1])}"
-        return self.rules.add(body)
+        return self.rules.add(f"{quote(self.form.key[0])} {key} {self._framed(value)}")
 
     def _value(self, shape: Shape, kinds: frozenset[str], place: tuple[str, ...]) -> str:
         """The texts of one argument's value, of which the reader makes values of this shape."""

@@ -8,8 +8,8 @@ from ..schema.shapes import Text
 from ..schema.typed import Note, settle_text
 from ..schema.verdicts import Verdict
 from .markers import Markers
-from .rules import Rules, one_of
-from .spelling import JsonSpelling, Spelling
+from .rules import Rules, char_class, one_of, quote
+from .spelling import LESS, JsonSpelling, Spelling
 
 __all__ = ["Texts", "json_literal"]
 
@@ -59,13 +59,23 @@ class Texts:
         """A JSON string, quotes included."""
         return self.rules.add(f'"\\"" {self._text(text, self._json, strict, note)} "\\""')
 
-    def other_key(self, names: tuple[str, ...], *, raw: bool = False) -> str:
-        """A key that is none of `names`: it begins like none of them. In JSON quotes, or `raw` and not with a blank."""
-        taken = [(ord(name[0]), ord(name[0])) for name in names if name]
-        first = minus(ALL, charset([*taken, *_BLANK] if raw else taken))
-        body = (self._raw if raw else self._json).nonempty(first)
-        body = body if "" in names else self.rules.add(f'"" | {body}')
-        return body if raw else self.rules.add(f'"\\"" {body} "\\""')
+    def other_key(self, names: tuple[str, ...]) -> str:
+        """A JSON string that is none of `names`: it begins like none of them."""
+        body = self._json.nonempty(minus(ALL, self._first_letters(names)))
+        if "" not in names:
+            body = self.rules.add(f'"" | {body}')
+        return self.rules.add(f'"\\"" {body} "\\""')
+
+    def other_raw_key(self, names: tuple[str, ...]) -> str:
+        """As it is, a key that is none of `names`: it begins like none of them, nor with a blank, and has no "<"."""
+        first = minus(ALL, charset([*self._first_letters(names), *_BLANK, *LESS]))
+        body = f"{char_class(first)} {char_class(minus(ALL, LESS))}*"
+        return self.rules.add(body if "" in names else f'"" | {body}')
+
+    def _first_letters(self, names: tuple[str, ...]) -> CharSet:
+        own = charset((ord(name[0]), ord(name[0])) for name in names if name)
+        self.rules.first_letters.add(own)
+        return charset((*own, *self.rules.taken))
 
     def _text(self, text: Text, spelling: Spelling, strict: bool, note: Note) -> str:
         settled = settle_text(text, note)
@@ -122,7 +132,7 @@ def _write(node: Node, spelling: Spelling) -> str:
         case Chars() | Anything():
             return spelling.char(_chars(node))
         case Seq(items):
-            return " ".join(_write(item, spelling) for item in items) or '""'
+            return " ".join(_joined(items, spelling)) or '""'
         case Alt(items):
             return one_of(_write(item, spelling) for item in items)
         case Repeat(Chars() | Anything() as item, low, None) if spelling.markers.spells_runs(_chars(item)):
@@ -138,3 +148,18 @@ def _write(node: Node, spelling: Spelling) -> str:
             f"{{{node.low}}}" if node.low == node.high else f"{{{node.low},{'' if node.high is None else node.high}}}"
         )
     return f"({_write(node.item, spelling)}){count}"
+
+
+def _joined(items: tuple[Node, ...], spelling: Spelling) -> list[str]:
+    """One after the other; single characters as one literal."""
+    written: list[str] = []
+    literal = ""
+    for item in items:
+        if isinstance(item, Chars) and len(item.chars) == 1 and spelling.plain(item.chars) == item.chars:
+            low, high = item.chars[0]
+            if low == high:
+                literal += chr(low)
+                continue
+        written += [quote(literal)] * bool(literal) + [_write(item, spelling)]
+        literal = ""
+    return written + [quote(literal)] * bool(literal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -53,10 +54,10 @@ class Writer:
         parts = [part for part in shape if self.definitions.part_has_values(part)]
         if any(isinstance(part, Anything) for part in parts):
             return {}
-        written: list[dict[str, Any]] = []
+        written: dict[str, dict[str, Any]] = {}  # by their text: Python calls 1 and True equal
         for part in parts:
-            written += [one for one in self._part(part) if one not in written]
-        return written[0] if len(written) == 1 else {"anyOf": written}
+            written.update((json.dumps(one), one) for one in self._part(part))
+        return next(iter(written.values())) if len(written) == 1 else {"anyOf": list(written.values())}
 
     def _part(self, part: Part) -> list[dict[str, Any]]:
         match part:
