@@ -40,6 +40,8 @@ ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_NO_USAGE_STATS": "1",
+    # Without it each of the three processes imports vLLM anew.
+    "VLLM_WORKER_MULTIPROCESSING_METHOD": "fork",
 }
 #: Added to the logits of markers: enough that a model with random weights ends a thought and begins a call now and
 #: then. Where the grammar forbids a marker it has no effect.

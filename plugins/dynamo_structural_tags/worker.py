@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo_structural_tags import metrics
 from dynamo_structural_tags.settings import Mode, Reader, Settings
+from dynamo_structural_tags.stock import in_engine_process
 from dynamo_structural_tags.stock_tags import StockTag, is_own, read_tag
 
 if TYPE_CHECKING:
@@ -148,5 +149,5 @@ def current() -> TagHook | None:
 
 
 def replaced(text: Any) -> Any:
-    """The tag for vLLM to use; what comes in if no hook was started."""
-    return text if _hook is None else _hook.replace(text)
+    """The tag for vLLM to use; what comes in if no hook was started, and in engine processes, which may be forked."""
+    return text if _hook is None or in_engine_process() else _hook.replace(text)

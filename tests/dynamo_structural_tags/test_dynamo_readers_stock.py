@@ -32,7 +32,7 @@ from glm53.model import make
 CALLS = int(os.environ.get("READER_CALLS", "20"))
 RECORDED = json.loads((Path(__file__).parent / "stock_tags.json").read_text("utf-8"))
 READERS = {"1": Reader.DYNAMO_V1, "2": Reader.DYNAMO_V2}
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", **parameters}}}
     for name, parameters in {
         "write": {
