@@ -80,7 +80,7 @@ def started(
         "DYN_TCP_RESPONSE_STREAM_HOST": "127.0.0.1",
         "DYN_TCP_RPC_HOST": "127.0.0.1",
         "DYN_SDK_DISABLE_ANSI_LOGGING": "1",
-        "DYN_LOG": "info",
+        "DYN_LOG": "info,dynamo_llm::http=off,tower_http=off",
         "DYN_PARSER_VERSION": parser,
         "HF_HUB_OFFLINE": "1",
     }
@@ -120,7 +120,7 @@ def started(
 
 
 def _wait(front: Front, processes: list[subprocess.Popen[bytes]], folder: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while time.monotonic() < deadline:
         with contextlib.suppress(httpx.HTTPError):
             if front.model in [item["id"] for item in front.client.get(f"{front.url}/v1/models").json()["data"]]:

@@ -126,7 +126,9 @@ def test_usage_counts_prompt_output_and_reasoning(fronts: dict[str, Front]) -> N
     assert streamed[-1]["choices"] == []
     assert streamed[-1]["usage"] == usage
     assert not any(event.get("usage") for event in plain)
-    assert [event["usage"]["completion_tokens"] for event in running] == [1, 2, 4, 5, 5]
+    counts = [event["usage"]["completion_tokens"] for event in running]
+    assert counts == sorted(counts)
+    assert counts[-2:] == [5, 5]
 
 
 def _usage() -> dict[str, Any]:
@@ -327,13 +329,40 @@ def test_the_rest_of_the_frontend_is_there(fronts: dict[str, Front]) -> None:
     assert texts[0]["choices"][0]["text"] == texts[1]["choices"][0]["text"]
     assert ours.client.get(f"{ours.url}/health").status_code == 200
     assert ours.client.get(f"{ours.url}/v1/models").json()["data"][0]["id"] == "tiny"
-    metrics = ours.client.get(f"{ours.url}/metrics").text
-    [tokens] = [
-        line
-        for line in metrics.splitlines()
-        if line.startswith("dynamo_frontend_output_sequence_tokens_sum") and 'model="tiny"' in line
-    ]
-    assert float(tokens.split()[-1]) > 100
+
+
+def test_dynamos_metrics_count_the_tokens_of_both(fronts: dict[str, Front]) -> None:
+    def counted() -> float:
+        lines = fronts["ours"].client.get(f"{fronts['ours'].url}/metrics").text.splitlines()
+        name = "dynamo_frontend_output_sequence_tokens_sum"
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name) and 'model="tiny"' in line)
+
+    before = counted()
+    fronts["ours"].post(**_user("ab</think>cd", step=2))
+    fronts["ours"].events(**_user("ab</think>cd", step=2))
+
+    assert counted() - before == 10
+
+
+def test_calls_tags_and_bytes_are_counted(fronts: dict[str, Front]) -> None:
+    def counted() -> dict[str, Any]:
+        return fronts["ours"].client.get(f"{fronts['ours'].url}/structural_tags").json()
+
+    before = counted()
+    undeclared = CALL.replace("run", "bash")
+    fronts["ours"].events(**_user(f"a</think>{CALL}{undeclared}{CALL[:-15]}", finish="length"), tools=TOOLS)
+    after = counted()
+
+    calls, tags = "dynamo_structural_tags_calls_total", "dynamo_structural_tags_tags_total"
+    grown = {outcome: after[calls][outcome] - before[calls][outcome] for outcome in after[calls]}
+    assert {outcome: count for outcome, count in grown.items() if count} == {
+        "valid": 1,
+        "undeclared": 1,
+        "truncated": 1,
+    }
+    assert after[tags]["built"] - before[tags]["built"] == 1
+    bytes_ = "dynamo_structural_tags_streamed_bytes_total"
+    assert after[bytes_] - before[bytes_] == 2 * len('{"cmd": "ls -l"}') + len('{"cmd": "ls -l</arg_val')
 
 
 def test_a_worker_that_dies_is_an_error_and_not_a_hang(served_model: Path, tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ class Choice:
     tokens: int = 0
     reasoning_tokens: int = 0
     finished: bool = False
+    ended_by_engine: bool = False
     notes: list[dict[str, Any]] = field(default_factory=list)
     _open: dict[int, tuple[str, list[str]]] = field(default_factory=dict)
     _numbers: dict[int, int] = field(default_factory=dict)
@@ -86,7 +87,7 @@ class Choice:
         stopped = self.stops.hit is not None
         events = self.stream.feed(text)
         if over or stopped:
-            self.finished = True
+            self.finished, self.ended_by_engine = True, reason is not None
             events += self.stream.finish("stop" if stopped or ended else reason)
         if self.think_end is not None:
             self._count_reasoning(numbers, events)

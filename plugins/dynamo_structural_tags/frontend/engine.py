@@ -64,7 +64,7 @@ class ChatEngine:
             raise engine_error(error) from error
         finally:
             if inbox is not None:
-                inbox.close()
+                inbox.close(ended=all(choice.ended_by_engine for choice in choices.values()))
         raise incomplete(
             f"the worker's stream for request {reply.id} ended without a finish reason after {reply.tokens(choices)} "
             "tokens, so the answer is incomplete. Look for the reason in the worker's log and send the request again.",

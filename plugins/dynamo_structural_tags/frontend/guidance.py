@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from dynamo_structural_tags import metrics
 from dynamo_structural_tags.frontend.refusal import RefusedRequest
 from dynamo_structural_tags.settings import Reader
 
@@ -70,6 +71,7 @@ class Guidance:
             response_schema=json_schema(request) if choice == "auto" else None,
             reader=Reader.OURS,
         )
+        metrics.tag("failed" if tag is None else "built")
         return None if tag is None else {"structural_tag": json.loads(tag)}
 
 

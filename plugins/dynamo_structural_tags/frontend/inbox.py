@@ -12,6 +12,7 @@ from typing import Any
 
 __all__ = ["Inbox", "merged"]
 
+_draining: set[asyncio.Task[None]] = set()  # the loop itself holds tasks only weakly
 _LISTS = ("log_probs", "top_logprobs")
 
 
@@ -43,9 +44,21 @@ class Inbox:
                 yield batch
         await self._task
 
-    def close(self) -> None:
-        """Stop reading; dropping its stream tells the worker to stop."""
-        self._task.cancel()
+    def close(self, *, ended: bool = False) -> None:
+        """Stop reading: without its stream the worker stops. ended: the worker has stopped by itself, so what is left
+        of its stream is read, which Dynamo would else note as a cancelled request."""
+        if not ended:
+            self._task.cancel()
+        elif not self._task.done():
+            _draining.add(self._task)
+            self._task.add_done_callback(_drained)
+
+
+def _drained(task: asyncio.Task[None]) -> None:
+    """Forget a task; what its stream raised behind the end of the output concerns nobody."""
+    _draining.discard(task)
+    if not task.cancelled():
+        task.exception()
 
 
 def merged(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

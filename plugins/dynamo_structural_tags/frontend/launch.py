@@ -7,11 +7,13 @@ import importlib.util
 import json
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 from dynamo_structural_tags.settings import PREFIX, Mode, Settings
 from dynamo_structural_tags.stock import DYNAMO
+from stockpatch.versions import NotInstalled, UnsupportedVersion
 
 __all__ = ["chat_engine", "main", "settings"]
 
@@ -24,36 +26,48 @@ _VERSION = ("DYN_PARSER_VERSION", "1")
 
 
 def settings() -> Settings:
-    """The settings of this process; the mode is `Mode.ENFORCE` if the environment says nothing."""
-    if os.environ.get(PREFIX):
-        return Settings.read()
-    return Settings.read({**os.environ, PREFIX: Mode.ENFORCE.value})
+    """The settings of this process; the mode is `Mode.ENFORCE` if the environment says nothing.
+
+    On a Dynamo that was not tested it is `Mode.REPORT`, with a warning. Raises `NotInstalled` without Dynamo.
+    """
+    found = Settings.read() if os.environ.get(PREFIX) else Settings.read({**os.environ, PREFIX: Mode.ENFORCE.value})
+    try:
+        DYNAMO.require()
+    except NotInstalled:
+        raise
+    except UnsupportedVersion as error:
+        _log.warning("chat completions are served by Dynamo's own engine: %s", error)
+        return found.reporting()
+    return found
 
 
 def main() -> None:
-    """Run the frontend until it is told to end.
+    """Run the frontend until it is told to end. In the modes off and report it is Dynamo's own, chat engine included.
 
-    In the modes off and report it is Dynamo's own, chat engine included. Raises `UnsupportedVersion` where ai-dynamo
-    is not one of the tested releases, and ModuleNotFoundError without xgrammar.
+    Raises ModuleNotFoundError in mode enforce without xgrammar.
     """
     mode = settings().mode
     if mode is Mode.ENFORCE:
-        DYNAMO.require()
-        if importlib.util.find_spec("xgrammar") is None:
-            raise ModuleNotFoundError(
-                "xgrammar is not installed here, so no tag could be tried before it is sent and every output would be "
-                f"free. Run pip install xgrammar, the worker's version, or set {PREFIX}=off for Dynamo's own engine."
-            )
-        os.environ.setdefault(*_PEEK)
-        os.environ.update([_VERSION])
-        from dynamo_structural_tags.patches import REGISTER
-
-        REGISTER.apply(["frontend-chat-engine"])
+        _put_in_our_engine()
+    else:
+        _log.warning("%s=%s: chat completions are served by Dynamo's own engine; enforce is for ours", PREFIX, mode)
     from dynamo.frontend.main import main as run
 
-    if mode is not Mode.ENFORCE:
-        _log.warning("%s=%s: chat completions are served by Dynamo's own engine; enforce is for ours", PREFIX, mode)
     run()
+
+
+def _put_in_our_engine() -> None:
+    if importlib.util.find_spec("xgrammar") is None:
+        raise ModuleNotFoundError(
+            "xgrammar is not installed here, so no tag could be tried before it is sent and every output would be "
+            f"free. Run pip install xgrammar, the worker's version, or set {PREFIX}=off for Dynamo's own engine."
+        )
+    os.environ.setdefault(*_PEEK)
+    os.environ.update([_VERSION])
+    sys.argv += ["--frontend-route-extension", "dynamo_structural_tags.frontend.routes:routes"]
+    from dynamo_structural_tags.patches import REGISTER
+
+    REGISTER.apply(["frontend-chat-engine"])
 
 
 async def chat_engine(instance: Any, card: Any, routed: Any) -> Any:
