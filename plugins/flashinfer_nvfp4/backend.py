@@ -154,6 +154,10 @@ def _impl(backend: Any) -> Any:
     def new(cls: type, *args: Any, **kwargs: Any) -> Any:
         cache_dtype = kwargs["kv_cache_dtype"] if "kv_cache_dtype" in kwargs else args[6]
         if not backend.reads(cache_dtype):
+            if cache_dtype == CACHE_DTYPE:  # stock reads the rows, but not a cached context of dense prefill
+                from flashinfer_nvfp4 import context_gather
+
+                context_gather.activate()
             return stock(*args, **kwargs)
         from flashinfer_nvfp4.attention import SparseRowsImpl
 

@@ -24,6 +24,7 @@ from vllm.v1.attention.backends.mla.flashmla_sparse import FlashMLASparseImpl
 from vllm.v1.attention.backends.mla.prefill.cpu_sdpa import CPUSDPAMLAPrefillBackend
 from vllm.v1.attention.ops import merge_attn_states
 
+from flashinfer_nvfp4 import backend, context_gather
 from flashinfer_nvfp4.codec import decode_rows, encode_rows
 from flashinfer_nvfp4.context_gather import around_gather, gather_context
 from flashinfer_nvfp4.errors import LaunchRefused
@@ -231,6 +232,31 @@ def test_the_replacement_is_one_record_and_leaves_other_dtypes_alone() -> None:
     assert out.sum(1).tolist() == [6.0 * 512 + 64] * 5 + [0.0] * 4
     assert ops.gather_and_maybe_dequant_cache is stock
     assert register.obsolete() == ()
+
+
+@pytest.mark.parametrize(("cache_dtype", "activated"), [("nvfp4_ds_mla", 1), ("fp8_ds_mla", 0)])
+def test_layers_that_are_left_to_stock_get_their_context_too(
+    monkeypatch: pytest.MonkeyPatch, cache_dtype: str, activated: int
+) -> None:
+    """As FLASHMLA_SPARSE on 10.x: its rows are stock's to read, and its other cache dtypes are not touched."""
+
+    class Stock:
+        def __init__(self, kv_cache_dtype: str) -> None:
+            self.kv_cache_dtype = kv_cache_dtype
+
+    class Backend:
+        stock = SimpleNamespace(get_impl_cls=lambda: Stock)
+
+        @staticmethod
+        def reads(cache_dtype: str) -> bool:
+            return False
+
+    calls: list[None] = []
+    monkeypatch.setattr(context_gather, "activate", lambda: calls.append(None))
+    built = backend._impl(Backend)(kv_cache_dtype=cache_dtype)
+
+    assert type(built) is Stock
+    assert len(calls) == activated
 
 
 @pytest.mark.parametrize("workspace_rows", [512, 128])
