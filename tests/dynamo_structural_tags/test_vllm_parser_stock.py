@@ -33,7 +33,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
     register()
     folder = tmp_path_factory.mktemp("parser") / "tiny"
     make(folder, layers=1)
-    return Server(folder)
+    made = Server(folder)
+    REGISTER.apply(ANSWERS)  # loading the parser did, unless other tests have put vLLM back since
+    return made
 
 
 def _case(raw: str, finish: str = "stop", tool_choice: Any = "auto", tools: Any = None) -> Case:
