@@ -13,25 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-__all__ = ["ANY", "STRING", "TYPE_NAMES", "Allowed", "allowed", "json_type", "resolve", "value_key"]
+from dynamo_structural_tags.type_names import TYPE_NAMES, TYPES
 
-_TYPES = frozenset(("string", "integer", "number", "boolean", "null", "object", "array"))
+__all__ = ["ANY", "STRING", "Allowed", "allowed", "json_type", "resolve", "value_key"]
+
+_TYPES = frozenset(TYPES)
 _MOST_NODES = 2000
 _MOST_DEPTH = 50
-
-#: Type names that tools use beside JSON Schema's own, in lower case. Any other name allows every type.
-TYPE_NAMES: dict[str, tuple[str, ...]] = {
-    **{name: (name,) for name in _TYPES},
-    "number": ("number", "integer"),
-    **dict.fromkeys(("str", "text", "char", "varchar", "uuid", "uri", "url", "date", "datetime"), ("string",)),
-    **dict.fromkeys(("time", "timestamp", "file", "path", "bytes", "binary", "base64", "email"), ("string",)),
-    **dict.fromkeys(("int", "int32", "int64", "uint", "long", "short", "bigint"), ("integer",)),
-    **dict.fromkeys(("float", "float32", "float64", "double", "decimal", "num"), ("number", "integer")),
-    "bool": ("boolean",),
-    **dict.fromkeys(("none", "nil"), ("null",)),
-    **dict.fromkeys(("dict", "map", "mapping", "struct", "record"), ("object",)),
-    **dict.fromkeys(("list", "tuple", "set", "sequence"), ("array",)),
-}
 
 
 def json_type(value: Any) -> str:

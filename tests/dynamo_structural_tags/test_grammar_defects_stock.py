@@ -276,3 +276,12 @@ def test_a_schema_that_nothing_satisfies_leaves_the_name() -> None:
 def test_an_unknown_family_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"family='gpt'.*known are .*glm"):
         build_tag([RUN], family="gpt")
+
+
+def test_grammar_and_parser_mean_the_same_by_types_that_json_does_not_have(matcher: Matcher) -> None:
+    for name, right, wrong in (("uuid", "7", None), ("Int", "7", "x"), ("dict", "{}", "x"), ("float", "7.5", "x")):
+        tools = _of({"type": name})
+        assert _accepts(matcher, tools, _with(right)) == [True]
+        assert wrong is None or _accepts(matcher, tools, _with(wrong)) == [False]
+        assert parse_output(_with(right), tools, thinking=False).outcomes == ["valid"]
+    assert parse_output(_with("7"), _of({"type": "uuid"}), thinking=False).calls == [("t", {"v": "7"})]

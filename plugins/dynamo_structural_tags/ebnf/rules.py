@@ -61,7 +61,9 @@ class Rules:
         self.size = 0
 
     def add(self, body: str, *, most_characters: int | None = None) -> str:
-        """The name of a rule with this body, at most so many characters long if asked."""
+        """The name of a rule with this body, at most so many characters long if asked; of a name, the name itself."""
+        if most_characters is None and body in self._bodies:
+            return body
         limit = "" if most_characters is None else f"[max_chars={most_characters}]"
         name = self._names.get(limit + body)
         if name is None:

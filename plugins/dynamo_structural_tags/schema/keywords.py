@@ -25,7 +25,7 @@ class Keyword:
 
 KEYWORDS = (
     Keyword("`type`, a list of types", _EXACT, "the types; bounds hold for their type", {"type": ["integer", "null"]}),
-    Keyword("`type: any`, `file`, ...", _RELAXED, "nothing", {"type": "any"}),
+    Keyword("`type: any`, ...", _RELAXED, "nothing", {"type": "any"}),
     Keyword("`type: str`, `int`, `dict`, `String`, ...", _RELAXED, "the type that is meant", {"type": "str"}),
     Keyword("`true`, `{}`, no keyword", _EXACT, "any value", {}),
     Keyword("`enum`, `const`", _EXACT, "the values that the other keywords allow", {"enum": ["a", 1], "minimum": 2}),

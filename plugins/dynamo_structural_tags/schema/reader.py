@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ..type_names import TYPE_NAMES, TYPES
 from .meet import Meeting
 from .objects import read_object
 from .refs import References
@@ -33,13 +34,6 @@ __all__ = ["Reader"]
 
 Path = tuple[str | int, ...]
 
-TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
-# What people write in place of the seven types, lower case.
-ALIASES = {
-    "str": "string", "text": "string", "char": "string", "int": "integer", "long": "integer", "float": "number",
-    "double": "number", "decimal": "number", "bool": "boolean", "dict": "object", "map": "object", "list": "array",
-    "tuple": "array", "set": "array", "none": "null", "nil": "null",
-}  # fmt: skip
 _IGNORED = ("if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies", "contains", "$dynamicRef",
             "unevaluatedItems", "$recursiveRef")  # fmt: skip
 _SILENT = {"then": "if", "else": "if"}  # without effect unless the other is there
@@ -150,9 +144,7 @@ class Reader:
         named = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         types: dict[str, None] = {}
         for name in named[: LIMITS.branches]:
-            known = name if name in TYPES else ALIASES.get(name.lower()) if isinstance(name, str) else None
-            if isinstance(name, str) and known is None and name.lower() in TYPES:
-                known = name.lower()
+            known = TYPE_NAMES[name.lower()][0] if isinstance(name, str) and name.lower() in TYPE_NAMES else None
             if known is None:
                 self.note(path, "type", Verdict.RELAXED, f"{name!r:.60} is no JSON type: any value")
                 return None
