@@ -51,14 +51,16 @@ def fingerprint(policy: str, exponents: Mapping[str, int]) -> str:
     return f"{FORMAT}/{policy}/{len(folded)}-{digest}"
 
 
-def require_same(mine: str, theirs: str, whose: str) -> None:
+def require_same(mine: str | None, theirs: str | None, whose: str) -> None:
     """Raise `FingerprintMismatch`, telling the parts that differ, unless both fingerprints are equal.
 
-    ``whose``: what ``theirs`` belongs to, for the message, such as "prefill worker 10.0.0.7" or "stored block".
+    None stands for rows without a fingerprint, such as a block that was stored without one: nobody knows what they
+    mean, so they are refused, too. ``whose``: what ``theirs`` belongs to, for the message, such as "prefill worker
+    10.0.0.7" or "stored block".
     """
-    if mine == theirs:
+    if mine and mine == theirs:
         return
-    ours, other = mine.split("/"), theirs.split("/")
+    ours, other = (mine or "").split("/"), (theirs or "").split("/")
     parts = [part for part, a, b in zip(_PARTS, ours, other, strict=False) if a != b]
     what = " and ".join(parts) if len(ours) == len(other) == len(_PARTS) else "the form of the fingerprint"
     raise FingerprintMismatch(

@@ -67,6 +67,13 @@ def test_equal_fingerprints_pass() -> None:
     require_same(fingerprint("rtn", FOLDS), fingerprint("rtn", FOLDS), "stored block")
 
 
+@pytest.mark.parametrize("mine", [fingerprint("rtn", FOLDS), None, ""])
+@pytest.mark.parametrize("theirs", [None, ""])
+def test_rows_without_a_fingerprint_are_refused_even_by_rows_without_one(mine: str | None, theirs: str | None) -> None:
+    with pytest.raises(FingerprintMismatch, match=f"stored block has rows {theirs!r}.*differ in the form"):
+        require_same(mine, theirs, "stored block")
+
+
 @pytest.mark.parametrize(
     ("theirs", "message"),
     [
