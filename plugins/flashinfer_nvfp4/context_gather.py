@@ -22,6 +22,8 @@ from flashinfer_nvfp4.tensors import text
 
 __all__ = ["activate", "around_gather", "context_slots", "gather_context"]
 
+_INTEGERS = (torch.int32, torch.int64)
+
 
 def activate() -> None:
     """Let vLLM gather contexts out of NVFP4 rows, from now on and in this process; harmless when repeated."""
@@ -108,14 +110,18 @@ def context_slots(
     ``block_table`` [requests, blocks] int32 or int64: the blocks of each request; ``starts`` [requests + 1]: where
     each request's tokens begin in the result, so token i of request r is row ``starts[r] + i``; ``first`` [requests]:
     the position in the request of its first token, 0 if left out. Rows beyond ``starts[-1]``, positions beyond the
-    table and negative blocks give -1. Raises `LaunchRefused` for shapes that do not fit each other.
+    table and negative blocks give -1. Raises `LaunchRefused` for shapes that do not fit each other, and for other
+    dtypes.
     """
     requests, blocks = block_table.shape if block_table.ndim == 2 else (-1, -1)
-    if starts.shape != (requests + 1,) or (first is not None and first.shape != (requests,)) or block_size < 1:
+    tables = [block_table, starts] if first is None else [block_table, starts, first]
+    shaped = starts.shape == (requests + 1,) and (first is None or first.shape == (requests,))
+    if not shaped or any(table.dtype not in _INTEGERS for table in tables) or block_size < 1 or rows < 0:
         raise LaunchRefused(
-            f"block_table {list(block_table.shape)}, starts {list(starts.shape)}, block_size={block_size}",
+            f"block_table {text(block_table)}, starts {text(starts)}, rows={rows}, block_size={block_size}",
             "they do not describe the same requests",
-            "block_table [requests, blocks], starts [requests + 1], first [requests], a positive block_size",
+            "block_table [requests, blocks], starts [requests + 1], first [requests], each int32 or int64, 0 rows or "
+            "more and a positive block_size",
             "Pass the tables of one batch",
         )
     row = torch.arange(rows, device=block_table.device)

@@ -137,3 +137,19 @@ class ContextChecks:
                 size,
                 None if first is None else torch.tensor(first),
             )
+
+    @pytest.mark.parametrize(
+        ("rows", "dtypes"),
+        [
+            (-1, (torch.int32, torch.int32, torch.int32)),
+            (2, (torch.float32, torch.int32, torch.int32)),
+            (2, (torch.int32, torch.float32, torch.int32)),
+            (2, (torch.int32, torch.int32, torch.bool)),
+        ],
+    )
+    def test_tables_of_other_dtypes_and_negative_rows_are_refused(self, kernels: Any, rows: int, dtypes: Any) -> None:
+        shapes = ((1, 2), 2, 1)
+        table, starts, first = (torch.zeros(size, dtype=kind) for size, kind in zip(shapes, dtypes, strict=True))
+
+        with pytest.raises(KernelRefused, match=rf"rows={rows}.*int32 or int64, 0 rows or more"):
+            kernels.context_slots(table, starts, rows, 64, first)
