@@ -19,13 +19,14 @@ class RowFingerprint:
     setting = f"{SETTING}, {BACKEND}, {FOLD}, the checkpoint and the glm53-blackwell release"
 
     def value(self, vllm_config: Any) -> str | None:
-        """The fingerprint of this worker's rows; None with another cache dtype.
+        """The fingerprint of this worker's rows; None where neither the model nor its draft keeps any.
 
         Rows are written by this plugin on the CPU and where it is their backend, else by vLLM's own writer, also where
         a worker leaves them to FLASHMLA_SPARSE. Raises `Refused` for a setting that names no policy, and for models of
         one process that are folded differently.
         """
-        if vllm_config.cache_config.cache_dtype != CACHE_DTYPE:
+        draft = getattr(getattr(vllm_config, "speculative_config", None), "kv_cache_dtype", None)
+        if CACHE_DTYPE not in (vllm_config.cache_config.cache_dtype, draft):
             return None
         from flashinfer_nvfp4.fold import process_folds
 

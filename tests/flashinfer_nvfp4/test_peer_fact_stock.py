@@ -64,6 +64,14 @@ def test_with_another_cache_dtype_it_does_not_matter() -> None:
     assert RowFingerprint().value(_config("fp8")) is None
 
 
+@pytest.mark.parametrize(("draft", "told"), [("nvfp4_ds_mla", True), ("fp8", False), (None, False)])
+def test_a_draft_may_keep_rows_where_the_model_keeps_none(draft: str | None, told: bool) -> None:
+    config = _config("fp8")
+    config.speculative_config = SimpleNamespace(kv_cache_dtype=draft)
+
+    assert (RowFingerprint().value(config) == "nvfp4_ds_mla-352-1/search/unfolded") is told
+
+
 def test_a_bad_setting_is_not_told_as_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SETTING, "best")
 
