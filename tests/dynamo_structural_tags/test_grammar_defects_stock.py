@@ -285,3 +285,10 @@ def test_grammar_and_parser_mean_the_same_by_types_that_json_does_not_have(match
         assert wrong is None or _accepts(matcher, tools, _with(wrong)) == [False]
         assert parse_output(_with(right), tools, thinking=False).outcomes == ["valid"]
     assert parse_output(_with("7"), _of({"type": "uuid"}), thinking=False).calls == [("t", {"v": "7"})]
+
+
+def test_glm_4_5_has_line_ends_between_the_parts(matcher: Matcher) -> None:
+    text = "<tool_call>run\n<arg_key>cmd</arg_key>\n<arg_value>ls</arg_value>\n</tool_call>"
+
+    assert _accepts(matcher, [RUN], text, LS, family="glm45") == [True, False]
+    assert parse_output(text, [RUN], thinking=False).calls == [("run", {"cmd": "ls"})]

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dynamo_structural_tags.schema import LIMITS, Verdict, normalise
-from dynamo_structural_tags.schema.patterns import PatternError, finds, read_pattern
+from dynamo_structural_tags.schema.pattern_matcher import finds
+from dynamo_structural_tags.schema.pattern_reader import PatternError, read_pattern
 from dynamo_structural_tags.schema.reader import Reader
 
 

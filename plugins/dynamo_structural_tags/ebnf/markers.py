@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from ..schema.charsets import ALL, CharSet, complement
-from ..schema.patterns import Alt, Anything, Chars, Node, Repeat, Seq
+from ..schema.pattern_tree import Alt, Anything, Chars, Node, Repeat, Seq
 from .rules import Rules, quote
 
 __all__ = ["Markers", "free_text"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..schema.charsets import ALL, CharSet, charset, minus
-from ..schema.patterns import Alt, Anything, Chars, Node, Repeat, Seq
+from ..schema.pattern_tree import Alt, Anything, Chars, Node, Repeat, Seq
 from ..schema.shapes import Text
 from ..schema.typed import Note, settle_text
 from ..schema.verdicts import Verdict

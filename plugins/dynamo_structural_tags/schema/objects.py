@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .meet import Meeting
-from .patterns import Alt, Node, PatternError, finds, read_pattern
+from .pattern_matcher import finds
+from .pattern_reader import PatternError, read_pattern
+from .pattern_tree import Alt, Node
 from .shapes import ANY, NEVER, Literals, Object, Shape, Text, is_member, union
 from .typed import Note, bounds
 from .verdicts import LIMITS, Verdict

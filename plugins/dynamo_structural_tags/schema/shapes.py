@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from .patterns import Node, matches
+from .pattern_matcher import matches
+from .pattern_tree import Node
 
 __all__ = [
     "ANY",

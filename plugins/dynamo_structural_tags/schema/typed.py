@@ -9,7 +9,9 @@ from typing import Any
 
 from .formats import FORMATS
 from .meet import fits, is_empty_range
-from .patterns import Chars, PatternError, Repeat, length_range, read_pattern
+from .pattern_matcher import length_range
+from .pattern_reader import PatternError, read_pattern
+from .pattern_tree import Chars, Repeat
 from .shapes import Literals, Number, Text
 from .verdicts import LIMITS, Verdict
 

@@ -8,7 +8,8 @@ from fractions import Fraction
 from typing import Any
 
 from .definitions import Definitions
-from .patterns import any_text, json_regex, literal, none_of
+from .pattern_tree import any_text, literal, none_of
+from .pattern_writer import json_regex
 from .shapes import ANY, NEVER, Anything, Array, Literals, Number, Object, Part, Ref, Shape, Text
 from .typed import Note, settle_number, settle_text
 from .verdicts import LIMITS, Verdict
