@@ -17,6 +17,7 @@ from rich.table import Table
 from glm53 import __version__
 from glm53.checks import check_model_folder
 from glm53.deployment import CPU_CACHE_DTYPES, Deployment, DeploymentError, Finding, load, parse
+from glm53.doctor.command import doctor
 from glm53.local.stack import Stack, StackError, clean, report
 from glm53.model import ModelError, make
 from glm53.model.cli import app as model_app
@@ -36,6 +37,7 @@ app.add_typer(model_app, name="model")
 app.add_typer(plan_app, name="plan")
 app.command()(lint)
 app.command()(render)
+app.command()(doctor)
 
 _out = Console()
 _err = Console(stderr=True)
