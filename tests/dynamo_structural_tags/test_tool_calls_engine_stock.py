@@ -33,7 +33,9 @@ def engine() -> Iterator[ModuleType]:
     """The benchmark's module."""
     sys.path.insert(0, str(BENCHMARKS))
     try:
-        yield importlib.import_module("tool_calls_engine")
+        found = importlib.import_module("tool_calls_engine")
+        found.TOKENS = 300  # an answer; the benchmark takes more
+        yield found
     finally:
         sys.path.remove(str(BENCHMARKS))
 
@@ -54,7 +56,7 @@ def test_no_call_is_invalid_with_our_tags_and_some_are_with_stocks(
 
     ours, stock = found["ours"], found["stock"]
     assert (ours.requests, ours.invalid, ours.refused, ours.silent) == (REQUESTS, 0, 0, 0), ours.faults
-    assert ours.valid > REQUESTS / 3
+    assert ours.valid > REQUESTS / 4
     assert ours.deltas > 3 * ours.valid  # arguments come in pieces
     assert stock.invalid > 0
 
@@ -83,7 +85,7 @@ def test_an_undeclared_call_cannot_be_made_and_a_cut_one_says_so(engine: ModuleT
     body: dict[str, Any] = {
         "model": "glm",
         "messages": [{"role": "user", "content": "x"}],
-        "tools": engine.TOOLS,
+        "tools": importlib.import_module("tool_call_requests").TOOLS,
         "tool_choice": {"type": "function", "function": {"name": "write_file"}},
         "chat_template_kwargs": {"enable_thinking": False},
         "max_tokens": 12,
