@@ -275,6 +275,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
             f"--topk={wanted.topk}, --slots={wanted.slots}, --rows={wanted.rows}: no launch fits; allowed: a multiple "
             f"of 32, at most --slots, which like --rows is a multiple of {BLOCK}"
         )
+    if wanted.json and not Path(wanted.json).parent.is_dir():
+        parser.error(f"--json={wanted.json}: {Path(wanted.json).parent} is no folder; allowed: one that exists, or -")
     try:
         plan_layout(wanted.workspace, wanted.topk, wanted.heads[0], ROWS)
     except LaunchRefused as refused:

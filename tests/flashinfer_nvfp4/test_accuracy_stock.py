@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -259,6 +262,40 @@ def test_a_cache_with_which_vllm_does_not_start_is_named_and_the_others_go_on(
     assert (list(found["divergences"]), found["divergences"]["fp8"]["kl"]) == (["fp8"], 0.0)
     assert found["refused"]["rtn"].startswith("vLLM does not start with --kv-cache-dtype nvfp4_ds_mla here: Assertion")
     assert list(found["needles"]) == [REFERENCE.name, "fp8"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--layers", "78"], "argument --layers: invalid choice: 78"),
+        (["--keys", "0"], "argument --keys: 0 is not a positive number"),
+        (["--depths", "1.5"], "argument --depths: 1.5 is no place in a text"),
+        (["--engine", "[]"], r"argument --engine: \[\] names no arguments"),
+        (["--plot", "no such folder/plot.svg"], "no such folder is no folder"),
+        (["--prompts", "no such file"], "argument --prompts: no such file cannot be read"),
+    ],
+)
+def test_arguments_are_refused_before_anything_is_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    command = importlib.import_module("nvfp4_accuracy")
+    monkeypatch.setattr(sys, "argv", ["nvfp4_accuracy.py", *arguments])
+    with pytest.raises(SystemExit) as end:
+        command.main()
+
+    assert end.value.code == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("lines", ["", '{"text": "no prompt"}', '"a"\n7', "not JSON", '""'])
+def test_prompts_are_texts(tmp_path: Path, lines: str) -> None:
+    command = importlib.import_module("nvfp4_accuracy")
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(lines)
+    with pytest.raises(argparse.ArgumentTypeError, match="JSON"):
+        command._texts(str(file))
+    file.write_text('"a"\n\n{"prompt": "b"}\n')
+    assert command._texts(str(file)) == ["a", "b"]
 
 
 def test_a_checkpoint_needs_texts() -> None:

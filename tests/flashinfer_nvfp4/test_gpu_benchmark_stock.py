@@ -137,6 +137,7 @@ def test_only_a_missing_package_or_build_excuses_this_plugins_kernels(
         (["--tokens", "0"], "0 is not a positive number"),
         (["--kernels", "cutlass"], "invalid choice"),
         (["--workspace", "1000"], r"--workspace=1000:.*or more: \d+ MiB"),
+        (["--json", "/no/such/folder/report.json"], "/no/such/folder is no folder"),
     ],
 )
 def test_arguments_that_fit_no_launch_are_refused(
