@@ -63,6 +63,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     (raw(engine={**NVFP4, "nvfp4_policy": "search"}), "policy-of-stock", "engine.nvfp4_policy"),
     (raw(engine={**NVFP4, "nvfp4_fold": True}), "policy-of-stock", "engine.nvfp4_fold"),
     (raw(engine={"kv_cache_dtype": "nvfp4_ds_mla", "nvfp4_kernel": "off"}), "no-nvfp4-reader", "engine.nvfp4_kernel"),
+    (raw(engine={**NVFP4, "nvfp4_kernel": "off"}), "no-nvfp4-reader", "engine.nvfp4_kernel"),
     (raw(engine={"nvfp4_fold": True}), "policy-without-nvfp4", "engine.nvfp4_fold"),
     (raw(engine={"nvfp4_kernel": "auto"}), "policy-without-nvfp4", "engine.nvfp4_kernel"),
     (raw(kv_transfer={"on_failure": "recompute"}), "failure-policy", "kv_transfer.on_failure"),
@@ -171,7 +172,8 @@ def test_other_arguments_and_variables_of_one_role_reach_it_alone() -> None:
 
 def test_off_needs_no_quotes_in_yaml() -> None:
     """YAML 1.1 reads it as a boolean."""
-    recipe = deployment(tools={"structural_tags": False}, engine={**NVFP4, "nvfp4_kernel": False})
+    rows = {"kv_cache_dtype": "nvfp4_ds_mla", "nvfp4_kernel": False}
+    recipe = parse(_local(tools={"structural_tags": False}, engine=rows))
 
     assert (recipe.tools.structural_tags, recipe.engine.nvfp4_kernel) == ("off", "off")
 

@@ -135,10 +135,14 @@ def _nvfp4(deployment: Deployment, *, stock: bool) -> Iterator[Finding]:
             "and without a fold.",
             "Use rtn and no fold, or attention_backend: FLASHINFER_MLA_SPARSE, which the plugin takes over.",
         )
-    if not stock and engine.nvfp4_kernel == "off":
+    if engine.nvfp4_kernel == "off":
         yield Finding(
             "no-nvfp4-reader",
             "engine.nvfp4_kernel",
-            f"{engine.attention_backend} on {deployment.hardware} reads NVFP4 rows by the plugin only, and it is off.",
+            f"without the plugin vLLM ends at the first short prompt of which a part is cached: its {_NVFP4} rows are "
+            "not read for dense prefill."
+            if stock
+            else f"{engine.attention_backend} on {deployment.hardware} reads NVFP4 rows by the plugin only, and it is "
+            "off.",
             "Use auto, or leave nvfp4_kernel out.",
         )
