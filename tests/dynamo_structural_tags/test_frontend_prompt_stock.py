@@ -100,6 +100,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
     "token data": {"nvext": {"token_data": [70, 71, 72]}},
 }
 
+QUIET: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": False}}
 OPTIONS: dict[str, dict[str, Any]] = {
     "sampling": {
         "temperature": 0.5,
@@ -125,8 +126,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "special tokens": {"skip_special_tokens": True},
     "thinking budget": {"thinking_token_budget": 3},
     "nvext budget": {"nvext": {"max_thinking_tokens": 5}},
-    "json object": {"response_format": {"type": "json_object"}},
-    "json schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": RUN}}},
+    "json object": {"response_format": {"type": "json_object"}, **QUIET},
+    "json schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": RUN}}, **QUIET},
     "regex": {"guided_regex": "a+"},
     "choice": {"guided_choice": ["a", "b"]},
     "grammar": {"guided_grammar": 'root ::= "a"'},

@@ -52,6 +52,18 @@ def test_tags_allow_what_the_request_allows(
         assert {text: accepts(grammar, before + text) for text in forbidden} == dict.fromkeys(forbidden, False)
 
 
+def test_a_response_format_leaves_the_reasoning_free(fronts: dict[str, Front]) -> None:
+    """Stock constrains the output from its first token on, so the answer becomes the reasoning."""
+    from byte_matcher import _COMPILER, accepts
+
+    fronts["ours"].post(response_format=SCHEMA)
+    tag = fronts["ours"].seen()["sampling_options"]["guided_decoding"]["structural_tag"]
+    grammar = _COMPILER.compile_structural_tag(json.dumps(tag))
+    texts = {f'{THOUGHT}{{"k": 1}}': True, f'{THOUGHT}{{"j": 1}}': False, '{"k": 1}': False, f"{THOUGHT}Hello.": False}
+
+    assert {text: accepts(grammar, text) for text in texts} == texts
+
+
 def test_without_calls_to_allow_there_is_no_tag(fronts: dict[str, Front]) -> None:
     for options in ({}, {"tools": TOOLS, "tool_choice": "none"}):
         fronts["ours"].post(**options)

@@ -50,29 +50,36 @@ class Guidance:
         choice = request.get("tool_choice") or "auto"
         tools = request.get("tools") if choice != "none" else None
         constraint = client_constraint(request)
-        if not tools:
-            if constraint is None and (schema := json_schema(request)) is not None:
-                constraint = {"json": schema}
-            return constraint
+        if constraint is not None and tools and choice != "auto":
+            raise RefusedRequest(
+                f"tool_choice={choice!r} with {_name(request)}: the output cannot be a call and follow the "
+                "constraint. Leave one of them out."
+            )
+        schema = json_schema(request) if choice in ("auto", "none") else None
+        reasoning = thinking and not self._owns_reasoning
         if constraint is not None:
-            if choice != "auto":
-                raise RefusedRequest(
-                    f"tool_choice={choice!r} with {_name(request)}: the output cannot be a call and follow the "
-                    "constraint. Leave one of them out."
-                )
             return constraint
+        needed = tools or (schema is not None and reasoning)
+        if needed and (tag := self._tag(request, tools or [], choice, reasoning, schema)) is not None:
+            return {"structural_tag": tag}
+        # A schema alone, with no reasoning in front, needs no tag: it is sent as Dynamo sends it.
+        return None if schema is None else {"json": schema}
+
+    def _tag(
+        self, request: Mapping[str, Any], tools: list[dict[str, Any]], choice: Any, reasoning: bool, schema: Any
+    ) -> dict[str, Any] | None:
         if self._maker is None:
             return None
         tag = self._maker.make(
             tools,
-            tool_choice=choice,
+            tool_choice=choice if tools else "auto",
             parallel=request.get("parallel_tool_calls") is not False,
-            reasoning=thinking and not self._owns_reasoning,
-            response_schema=json_schema(request) if choice == "auto" else None,
+            reasoning=reasoning,
+            response_schema=schema,
             reader=Reader.OURS,
         )
         metrics.tag("failed" if tag is None else "built")
-        return None if tag is None else {"structural_tag": json.loads(tag)}
+        return None if tag is None else json.loads(tag)
 
 
 def client_constraint(request: Mapping[str, Any]) -> dict[str, Any] | None:
