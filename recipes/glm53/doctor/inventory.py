@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 __all__ = ["ENTRY_GROUPS", "VLLM", "Inventory", "Package", "search_path"]
 
@@ -64,13 +64,14 @@ class Inventory:
                 place = str(getattr(one, "_path", folder))
                 try:
                     name, version = one.metadata["Name"], Version(one.metadata["Version"] or "")
-                except (InvalidVersion, KeyError) as error:
-                    unreadable[place] = f"its version cannot be read ({error})"
+                    if not name:
+                        raise ValueError("it has no name")
+                    package = Package(str(canonicalize_name(name)), version, Path(folder), one)
+                    _ = package.entries
+                except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+                    # What importlib.metadata raises for a folder without a file, and for files that were cut off.
+                    unreadable[place] = f"it cannot be read ({type(error).__name__}: {error})"
                     continue
-                if not name:
-                    unreadable[place] = "it has no name"
-                    continue
-                package = Package(str(canonicalize_name(name)), version, Path(folder), one)
                 if package.name in packages:
                     hidden.append(package)
                 else:

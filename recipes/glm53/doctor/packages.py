@@ -44,7 +44,7 @@ def examine(inventory: Inventory, environment: Mapping[str, str]) -> Iterator[Di
 
 def _metadata(inventory: Inventory) -> Iterator[Diagnosis]:
     for place, why in sorted(inventory.unreadable.items()):
-        if str(canonicalize_name(Path(place).name)).startswith(STACK):
+        if str(canonicalize_name(Path(place).name)).startswith(tuple(f"{name}-" for name in STACK)):
             yield Diagnosis(
                 "metadata-unreadable",
                 Path(place).name,

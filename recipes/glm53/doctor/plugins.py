@@ -6,16 +6,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from packaging.version import Version
+
 from glm53.doctor.finding import Diagnosis
-from glm53.doctor.inventory import VLLM, Inventory
+from glm53.doctor.inventory import VLLM, Inventory, Package
 from glm53.doctor.packages import BUNDLE, MOONCAKE, op_without_sources
-from glm53.doctor.repair import export, install, unset
-from glm53.doctor.variables import VARIABLES
+from glm53.doctor.repair import export, install
+from glm53.doctor.variables import VARIABLES, admitted
 from stockpatch.find import find_register
 from stockpatch.register import Patch, Register
 from stockpatch.versions import Window
 
 __all__ = ["PLUGINS", "Plugin", "Status", "examine", "statuses"]
+
+State = Literal["on", "ready", "off", "cannot"]
 
 _VLLM = Window(VLLM, ">=0.31,<0.34")
 _GENERAL = "vllm.general_plugins"
@@ -89,14 +93,14 @@ PLUGINS = (
 
 @dataclass(frozen=True)
 class Status:
-    """state: "on" by the environment or recipe, "ready" to be switched on, or "cannot", with the reasons.
+    """state: "on" by the environment or recipe, "ready" to be switched on, "off" by its variable, or "cannot".
 
     patches: id -> "applies", or why it does not.
     """
 
     name: str
     does: str
-    state: Literal["on", "ready", "cannot"]
+    state: State
     reasons: tuple[str, ...]
     patches: Mapping[str, str]
 
@@ -112,12 +116,15 @@ def statuses(
     for plugin in PLUGINS:
         reasons = [*_why_not(plugin, inventory, environment)]
         on = plugin.name in wanted or plugin.asked(environment)
-        state: Literal["on", "ready", "cannot"] = "cannot" if reasons else "on" if on else "ready"
-        if not reasons and not on:
+        off = plugin.switch is not None and environment.get(plugin.switch[0]) == "off"
+        state: State = "cannot" if reasons else "off" if off else "on" if on else "ready"
+        if state == "off" and plugin.switch is not None:
+            reasons = [f"{plugin.switch[0]}=off"]
+        if state == "ready":
             reasons = [f"switched on by {plugin.how}"]
         if plugin.name == "flashinfer_nvfp4" and (lacking := op_without_sources(inventory)):
             reasons.append(f"FlashInfer's own op lacks csrc/{lacking}: the plugin's kernel decodes")
-        patches = {patch.id: _applies(patch, inventory) for patch in _patches(plugin)}
+        patches = {patch.id: _applies(patch, inventory, environment) for patch in _patches(plugin)}
         found.append(Status(plugin.name, plugin.does, state, tuple(reasons), patches))
     return found
 
@@ -148,8 +155,8 @@ def examine(
                 "plugin-hidden",
                 plugin.name,
                 f"{BUNDLE}=={bundle.version} is installed, and its entry point {' '.join(lost[0])} is not discovered.",
-                "Install the bundle again, and delete any *.egg-info of an old build in the working directory.",
-                (install(f"{BUNDLE}=={bundle.version}"),),
+                "Install the bundle again, from its folder, and delete any *.egg-info of an old build there.",
+                (install("."),),
             )
         elif on and allowed is not None and plugin.entries and plugin.name not in allowed:
             yield Diagnosis(
@@ -157,10 +164,10 @@ def examine(
                 "VLLM_PLUGINS",
                 f"{plugin.name} is switched on, and VLLM_PLUGINS={environment['VLLM_PLUGINS']!r} keeps it out.",
                 f"Add it to the list, or unset the list; it is switched on by {plugin.how}.",
-                (export("VLLM_PLUGINS", ",".join([*filter(None, allowed), plugin.name])), unset("VLLM_PLUGINS")),
+                (export("VLLM_PLUGINS", ",".join([*filter(None, allowed), plugin.name])),),
             )
         for window in plugin.windows if on else ():
-            if why := _outside(window, inventory):
+            if why := _outside(window, inventory, environment):
                 yield Diagnosis(
                     "plugin-version",
                     plugin.name,
@@ -173,8 +180,8 @@ def examine(
                 "plugin-broken",
                 plugin.name,
                 f"what it changes in vLLM is not known: {_register(plugin.name)}.",
-                "Install the bundle again; its files are incomplete, or of two releases.",
-                (install(f"{BUNDLE}=={bundle.version}"),) if bundle else (),
+                "Install the bundle again, from its folder; its files are incomplete, or of two releases.",
+                (install("."),),
             )
 
 
@@ -189,10 +196,10 @@ def _why_not(plugin: Plugin, inventory: Inventory, environment: Mapping[str, str
     elif lost := [entry for entry in plugin.entries if entry not in inventory.entries]:
         yield f"its entry point {' '.join(lost[0])} is not discovered"
     for window in plugin.windows:
-        if why := _outside(window, inventory):
+        if why := _outside(window, inventory, environment):
             yield why
     for window in plugin.optional:
-        if inventory.first(*window.distributions) and (why := _outside(window, inventory)):
+        if inventory.first(*window.distributions) and (why := _outside(window, inventory, environment)):
             yield why
     allowed = _allowed(environment)
     if allowed is not None and plugin.entries and plugin.name not in allowed:
@@ -201,17 +208,25 @@ def _why_not(plugin: Plugin, inventory: Inventory, environment: Mapping[str, str
         value = environment.get(plugin.switch[0], "")
         if not VARIABLES[plugin.switch[0]].takes(value):
             yield f"{plugin.switch[0]}={value!r} has no meaning"
-        elif plugin.name == "flashinfer_nvfp4" and value == "off":
-            yield f"{plugin.switch[0]}=off"
 
 
-def _outside(window: Window, inventory: Inventory) -> str:
+def _outside(window: Window, inventory: Inventory, environment: Mapping[str, str]) -> str:
+    """Why the installed release is not one that the window admits, by range or by name; empty if it is."""
     package = inventory.first(*window.distributions)
     if package is None:
         return f"{window.distributions[0]} is not installed"
-    if window.contains(package.version):
+    if window.contains(package.version) or _by_name(package, environment):
         return ""
     return f"{package.name}=={package.version} is outside {window.specifier}"
+
+
+def _by_name(package: Package, environment: Mapping[str, str]) -> bool:
+    try:
+        names = admitted(environment)
+    except ValueError:  # a finding of its own
+        return False
+    exact = (package.name, package.version)
+    return exact in names or (package.name, Version(package.version.public)) in names
 
 
 def _patches(plugin: Plugin) -> tuple[Patch, ...]:
@@ -227,8 +242,8 @@ def _register(name: str) -> Register | str:
         return str(error)
 
 
-def _applies(patch: Patch, inventory: Inventory) -> str:
-    why = _outside(patch.window, inventory)
+def _applies(patch: Patch, inventory: Inventory, environment: Mapping[str, str]) -> str:
+    why = _outside(patch.window, inventory, environment)
     if not why:
         return "applies"
     return f"not needed: {why}" if patch.optional_outside and "outside" in why else f"refused: {why}"

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from glm53 import __version__
-from glm53.doctor import host as hosts
 from glm53.doctor import fit, lines, packages, plugins, variables
+from glm53.doctor import host as hosts
 from glm53.doctor.finding import Diagnosis
 from glm53.doctor.host import Host
 from glm53.doctor.inventory import Inventory

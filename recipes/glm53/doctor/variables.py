@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from glm53.doctor.finding import Diagnosis
@@ -12,7 +13,7 @@ from glm53.doctor.inventory import VLLM, Inventory
 from glm53.doctor.repair import unset
 from stockpatch.versions import OVERRIDE
 
-__all__ = ["OTHERS", "VARIABLES", "Variable", "examine", "told"]
+__all__ = ["OTHERS", "VARIABLES", "Variable", "admitted", "examine", "told"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,17 @@ def told(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def admitted(environment: Mapping[str, str]) -> set[tuple[str, Version]]:
+    """Releases that `OVERRIDE` lets through by name; raises ValueError for an entry that names none."""
+    found = set()
+    for entry in filter(None, (part.strip() for part in environment.get(OVERRIDE, "").split(","))):
+        name, separator, version = entry.partition("==")
+        if not separator or not name.strip():
+            raise ValueError(f"{entry!r} is not NAME==VERSION")
+        found.add((str(canonicalize_name(name.strip())), Version(version.strip())))
+    return found
+
+
 def examine(inventory: Inventory, environment: Mapping[str, str]) -> Iterator[Diagnosis]:
     """Findings about variables that are set."""
     for name, value in told(environment).items():
@@ -131,7 +143,18 @@ def _checks(environment: Mapping[str, str]) -> Iterator[Diagnosis]:
             "Unset it, and make the versions of its packages equal.",
             (unset(name),),
         )
-    if environment.get(OVERRIDE):
+    try:
+        admitted(environment)
+    except ValueError as error:
+        yield Diagnosis(
+            "setting",
+            OVERRIDE,
+            f"{OVERRIDE}={environment[OVERRIDE]!r} names no release ({error}); every plugin refuses to start with it.",
+            f'Write NAME==VERSION entries, comma separated, as in {OVERRIDE}="vllm==0.34.0", or unset it.',
+            (unset(OVERRIDE),),
+        )
+        return
+    if environment.get(OVERRIDE, "").strip():
         yield Diagnosis(
             "version-check-off",
             OVERRIDE,
