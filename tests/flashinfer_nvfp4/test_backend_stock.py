@@ -73,9 +73,16 @@ class _FakeCuda:
     def configure(self, config: Any) -> None:
         self.patch.setattr("vllm.config.get_current_vllm_config", lambda: config)
 
-    def asked(self, capability: tuple[int, int], cache: str, head_size: int = 576, dtype: Any = torch.bfloat16) -> Any:
+    def asked(
+        self,
+        capability: tuple[int, int],
+        cache: str,
+        head_size: int = 576,
+        dtype: Any = torch.bfloat16,
+        **more: Any,
+    ) -> Any:
         """Names of the valid backends, in order, and the reasons against the other sparse ones."""
-        wanted = AttentionSelectorConfig(head_size, dtype, cache, 64, use_mla=True, use_sparse=True)
+        wanted = AttentionSelectorConfig(head_size, dtype, cache, 64, use_mla=True, use_sparse=True, **more)
         valid, invalid = self.platform.get_valid_backends(DeviceCapability(*capability), wanted, num_heads=16)
         reasons = {name.name: tuple(why) for name, (_, why) in invalid.items() if name.name in NAMES}
         return [each.backend.name for each in valid if each.backend.name in NAMES], reasons
@@ -237,6 +244,7 @@ def test_on_10_flashmla_still_reads_the_rows_as_stock_does(
         ({"pcp": 2}, {}, "prefill_context_parallel_size=2"),
         ({"heads": 96, "dcp": 2}, {}, "192 heads are outside 1 to 128"),
         ({}, {"dtype": torch.float16}, "dtype"),
+        ({}, {"has_sink": True}, "attention sinks: no kernel"),
     ],
 )
 @pytest.mark.parametrize("capability", [(9, 0), (10, 0), (12, 0)])
@@ -248,6 +256,20 @@ def test_what_the_rows_cannot_serve_is_among_vllms_reasons(
     ours = next(name for name, majors in NAMES.items() if capability[0] in majors)
 
     assert words in " ".join(reasons[ours])
+
+
+@pytest.mark.parametrize(
+    ("capability", "why"), [((9, 0), None), ((10, 0), None), ((10, 3), None), ((12, 0), "DCP not supported")]
+)
+def test_decode_context_parallelism_is_served_but_on_12(
+    registered: _FakeCuda, capability: tuple[int, int], why: str | None
+) -> None:
+    registered.configure(_config(dcp=2))
+    chosen, reasons = registered.asked(capability, ROWS, use_dcp=True)
+    [ours] = [name for name, majors in NAMES.items() if capability[0] in majors]
+
+    assert (ours in chosen) is (why is None)
+    assert why is None or why in reasons[ours]
 
 
 def test_hisparse_reads_wrong_bytes_of_these_rows_so_flashmla_refuses_them_too(registered: _FakeCuda) -> None:
