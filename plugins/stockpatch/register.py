@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from stockpatch.target import Target, TargetError
-from stockpatch.versions import Window
+from stockpatch.versions import Window, installed
 
 __all__ = ["Patch", "PatchError", "Register", "Report", "Row", "reports"]
 
@@ -66,6 +66,11 @@ class Patch:
                 f"patch {self.id!r}: upstream={self.upstream!r} is no link; give the https:// address of the "
                 "issue, change or source line it is about"
             )
+
+    def concerned(self) -> bool:
+        """Whether the installed release is in this patch's window; False without any."""
+        seen = installed(*self.window.distributions)
+        return seen is not None and self.window.contains(seen[1])
 
 
 @dataclass(frozen=True)
@@ -176,8 +181,13 @@ class Register:
         _registers.pop(self.plugin, None)
 
     def obsolete(self) -> tuple[str, ...]:
-        """Ids of patches whose removal condition holds on the installed release: delete those records."""
-        return tuple(patch.id for patch in self.patches if patch.obsolete is not None and patch.obsolete())
+        """Ids of patches whose removal condition holds on the installed release: delete those records.
+
+        Only of patches for that release: one outside a patch's window, or none at all, says nothing about it.
+        """
+        return tuple(
+            patch.id for patch in self.patches if patch.obsolete is not None and patch.concerned() and patch.obsolete()
+        )
 
     def _chosen(self, ids: Iterable[str] | None) -> list[Patch]:
         if ids is None:

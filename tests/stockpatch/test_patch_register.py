@@ -290,6 +290,11 @@ def test_obsolete_names_the_records_to_delete() -> None:
     assert register.obsolete() == ("plan",)
 
 
+@pytest.mark.parametrize("window", [Window(("stocklib",), "==1.1.*"), Window(("nosuchlib",), "==1.1.*")])
+def test_a_record_for_another_release_or_an_absent_one_is_not_obsolete(window: Window) -> None:
+    assert Register("plug", [_patch(window=window, obsolete=lambda: True)]).obsolete() == ()
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
