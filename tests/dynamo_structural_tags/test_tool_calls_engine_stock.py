@@ -34,7 +34,7 @@ def engine() -> Iterator[ModuleType]:
     sys.path.insert(0, str(BENCHMARKS))
     try:
         found = importlib.import_module("tool_calls_engine")
-        found.TOKENS = 300  # an answer; the benchmark takes more
+        vars(found)["TOKENS"] = 300  # an answer; the benchmark takes more
         yield found
     finally:
         sys.path.remove(str(BENCHMARKS))

@@ -5,8 +5,6 @@ python -m pytest tests/flashinfer_nvfp4/test_staging_gpu.py -rs
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 pytest.importorskip("torch", reason="needs torch: make test")
@@ -37,7 +35,9 @@ def _kernel(tokens: int, heads: int) -> TrtllmRows:
     return TrtllmRows(SCALE, 192, torch.zeros(size, dtype=torch.int8, device="cuda"))
 
 
-def _case(tokens: int, heads: int, topk: int, rows: int) -> tuple[Any, ...]:
+def _case(
+    tokens: int, heads: int, topk: int, rows: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries, staged rows, lists with their keys at the front, and counts, among them none and all."""
     torch.manual_seed(tokens)
     query = torch.randn(tokens, heads, 576).to(FP8)
@@ -46,7 +46,7 @@ def _case(tokens: int, heads: int, topk: int, rows: int) -> tuple[Any, ...]:
     counts[0], counts[-1] = topk, 0
     lists = torch.randint(0, rows, (tokens, topk), dtype=torch.int32)
     lists[torch.arange(topk) >= counts[:, None]] = -1
-    return tuple(each.cuda() for each in (query, staged, lists, counts))
+    return query.cuda(), staged.cuda(), lists.cuda(), counts.cuda()
 
 
 @pytest.mark.parametrize("lse", [False, True])
@@ -66,11 +66,11 @@ def test_it_attends_to_the_first_keys_of_each_list(tokens: int, heads: int, rows
 
 
 def test_a_bfloat16_query_is_rounded_and_clamped() -> None:
-    query, *rest = _case(4, 16, 512, 1024)
+    query, staged, lists, counts = _case(4, 16, 512, 1024)
     wide = query.bfloat16()
     wide[0, 0, 0] = 1e4
     kernel = _kernel(4, 16)
-    out = kernel(wide, *rest, False)[0]
+    out = kernel(wide, staged, lists, counts, False)[0]
     wide[0, 0, 0] = 448
 
-    assert torch.equal(out, kernel(wide.to(FP8), *rest, False)[0])
+    assert torch.equal(out, kernel(wide.to(FP8), staged, lists, counts, False)[0])
