@@ -169,9 +169,15 @@ FAULTS = [
     ),
     Fault(
         "plugin-unknown",
-        environment={"VLLM_PLUGINS": "flashinfer_nvfp4,flashinfer_nvfp"},
+        environment={"VLLM_PLUGINS": "vllm_cpu_dsa,flashinfer_nvfp"},
         seen=("'flashinfer_nvfp'", "vllm_cpu_dsa"),
-        command="export VLLM_PLUGINS=flashinfer_nvfp4",
+        command="export VLLM_PLUGINS=vllm_cpu_dsa,flashinfer_nvfp4",
+    ),
+    Fault(
+        "plugin-unknown",
+        environment={"VLLM_PLUGINS": "prime_rl"},
+        seen=("'prime_rl'",),
+        command="unset VLLM_PLUGINS",
     ),
     Fault(
         "plugin-unknown",
@@ -200,6 +206,20 @@ FAULTS = [
         environment={"VLLM_KV_CACHE_LAYOUT": "BLHNC"},
         seen=("0.31.0",),
         command="unset VLLM_KV_CACHE_LAYOUT",
+        level="note",
+    ),
+    Fault(
+        "recipe-setting",
+        environment={"VLLM_KV_CACHE_LAYOUT": "LBNHC"},
+        recipe={},
+        seen=("'LBNHC'", "'BLHNC'"),
+        command="unset VLLM_KV_CACHE_LAYOUT",
+    ),
+    Fault(
+        "gpu-count",
+        host={"gpus": (), "gpu_devices": 0, "gpu_error": "nvidia-smi ended with 6: No devices were found"},
+        recipe={},
+        seen=("0 GPUs",),
     ),
     Fault(
         "gpu-unreadable",
@@ -320,6 +340,22 @@ def test_a_right_host_has_no_finding(role: HostRole, tmp_path: Path) -> None:
 
     assert report.findings == ()
     assert report.line == "0.31.0"
+
+
+def test_one_command_corrects_the_list_of_plugins(tmp_path: Path) -> None:
+    """A name that is misspelt, and a plugin that it keeps out: --fix must not print two lists."""
+    environment = {"VLLM_PLUGINS": "vllm_cpu_dsa,dynamo_structural_tag", "DYNAMO_STRUCTURAL_TAGS": "enforce"}
+    found = diagnose(serving_site(tmp_path).read(), environment, serving_host()).findings
+
+    assert {one.code for one in found} == {"plugin-unknown", "plugin-not-allowed"}
+    assert {one.commands for one in found} == {(("export", "VLLM_PLUGINS=vllm_cpu_dsa,dynamo_structural_tags"),)}
+
+
+def test_a_layout_that_the_recipes_connector_asks_for_anyway_is_no_finding(tmp_path: Path) -> None:
+    environment = {"VLLM_KV_CACHE_LAYOUT": "BLHNC"}
+    report = diagnose(serving_site(tmp_path).read(), environment, serving_host(), Needs(deployment(), "decode"))
+
+    assert report.findings == ()
 
 
 def test_a_frontend_needs_neither_vllm_nor_gpus(tmp_path: Path) -> None:

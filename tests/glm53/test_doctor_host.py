@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -85,6 +86,19 @@ def test_gpus_whose_tool_is_absent_or_talks_nonsense_are_a_finding(tmp_path: Pat
 def test_a_tool_that_fails_is_told_and_never_waited_for(command: list[str], why: str) -> None:
     with pytest.raises(ToolError, match=why):
         run(command, seconds=0.2)
+
+
+def test_a_tool_that_hangs_takes_what_it_started_with_it(tmp_path: Path) -> None:
+    """nvidia-smi is often a script; its child would hold the GPU, or the terminal, for good."""
+    with pytest.raises(ToolError):
+        run(["sh", "-c", f"sleep 300 & echo $! > {tmp_path}/child; wait"], seconds=1)
+
+    child = Path("/proc") / (tmp_path / "child").read_text().strip() / "stat"
+    for _ in range(500):
+        if not child.exists() or child.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.01)
+    pytest.fail("the child still runs")
 
 
 def test_this_machine_can_be_looked_at() -> None:

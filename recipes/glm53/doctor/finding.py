@@ -36,7 +36,7 @@ CODES = {
     "plugin-version": "a plugin is switched on, and a release that it works on is not the installed one",
     "plugin-broken": "a plugin's register of patches cannot be read",
     "setting": "an environment variable of a plugin with a value, or a name, that it does not have",
-    "layout-bare": "`VLLM_KV_CACHE_LAYOUT=BLHNC` on a vLLM that registers no whole rows by itself",
+    "layout-bare": "`VLLM_KV_CACHE_LAYOUT=BLHNC` on a vLLM that by itself registers no whole rows",
     "gpu-unreadable": "a GPU's device is there, and nvidia-smi does not answer",
     "rdma-down": "RDMA devices are there, and no port is active",
     "recipe-release": "an installed release is not the one that the recipe's release pins",

@@ -38,6 +38,15 @@ def examine(needs: Needs, inventory: Inventory, environment: Mapping[str, str], 
                 "Unset it here, or change the recipe, so that both hosts get it.",
                 (unset(name),),
             )
+    layout, wanted = environment.get("VLLM_KV_CACHE_LAYOUT"), needs.deployment.kv_transfer.layout
+    if layout and layout != wanted and needs.worker:
+        yield Diagnosis(
+            "recipe-setting",
+            "VLLM_KV_CACHE_LAYOUT",
+            f"the environment has VLLM_KV_CACHE_LAYOUT={layout!r}, and the recipe kv_transfer.layout={wanted!r}.",
+            "Unset it here: the recipe's connector asks vLLM for the layout.",
+            (unset("VLLM_KV_CACHE_LAYOUT"),),
+        )
     machine = _MACHINES[needs.deployment.machine.architecture]
     if host.machine != machine and needs.worker:
         yield Diagnosis(
@@ -90,7 +99,7 @@ def _plugins(needs: Needs, inventory: Inventory) -> Iterator[Diagnosis]:
 
 def _gpus(needs: Needs, host: Host) -> Iterator[Diagnosis]:
     machine, name = needs.deployment.machine, needs.deployment.hardware
-    if not needs.gpus or host.gpu_error:
+    if not needs.gpus or (host.gpu_devices and host.gpu_error):
         return
     if len(host.gpus) < needs.gpus:
         yield Diagnosis(

@@ -7,6 +7,7 @@ import platform
 import re
 import resource
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -82,17 +83,32 @@ def run(command: Sequence[str], seconds: float = 10) -> str:
     if program is None:
         raise ToolError(f"{command[0]} is not installed")
     try:
-        done = subprocess.run(
-            [program, *command[1:]], capture_output=True, text=True, errors="replace", timeout=seconds, check=False
+        process = subprocess.Popen(
+            [program, *command[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # so that what it started can be ended with it
         )
-    except subprocess.TimeoutExpired:
-        raise ToolError(f"{command[0]} did not answer within {seconds:g} s") from None
     except OSError as error:
         raise ToolError(f"{command[0]} cannot be run: {error.strerror}") from None
-    if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines()
-        raise ToolError(f"{command[0]} ended with {done.returncode}" + (f": {said[-1][:200]}" if said else ""))
-    return done.stdout
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise ToolError(f"{command[0]} did not answer within {seconds:g} s") from None
+    finally:
+        if process.returncode is None:  # it hangs, or we were interrupted
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+    if process.returncode:
+        said = (out + err).strip().splitlines()
+        raise ToolError(f"{command[0]} ended with {process.returncode}" + (f": {said[-1][:200]}" if said else ""))
+    return out
 
 
 def look(root: Path = Path("/"), tool: Callable[[Sequence[str]], str] = run) -> Host:

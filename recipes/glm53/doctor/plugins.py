@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
+from glm53.doctor import allow_list
 from glm53.doctor.finding import Diagnosis
 from glm53.doctor.inventory import VLLM, Inventory, Package
 from glm53.doctor.packages import BUNDLE, MOONCAKE, op_without_sources
-from glm53.doctor.repair import export, install
+from glm53.doctor.repair import install
 from glm53.doctor.variables import VARIABLES, admitted
 from stockpatch.find import find_register
 from stockpatch.register import Patch, Register
@@ -134,21 +135,11 @@ def examine(
 ) -> Iterator[Diagnosis]:
     """Findings about plugins that are installed, named or switched on."""
     bundle = inventory.packages.get(BUNDLE)
-    names = {name for group, name in inventory.entries if group.startswith("vllm.")}
-    allowed = _allowed(environment)
-    for name in allowed or ():
-        if name and name not in names:
-            near = name.strip() if name.strip() in names else ""
-            yield Diagnosis(
-                "plugin-unknown",
-                "VLLM_PLUGINS",
-                f"VLLM_PLUGINS={environment['VLLM_PLUGINS']!r} names {name!r}, and discovered are "
-                f"{', '.join(sorted(names)) or 'none'}; vLLM starts without a word.",
-                f"Write {near!r} without spaces." if near else "Install what brings it, or take it out of the list.",
-                (export("VLLM_PLUGINS", ",".join(n.strip() for n in allowed or () if n.strip() in names)),),
-            )
+    allowed = allow_list.allowed(environment)
+    on = [plugin.name for plugin in PLUGINS if plugin.name in wanted or plugin.asked(environment)]
+    loaded = [plugin.name for plugin in PLUGINS if plugin.name in on and plugin.entries]
+    yield from allow_list.examine(inventory, environment, loaded)
     for plugin in PLUGINS:
-        on = plugin.name in wanted or plugin.asked(environment)
         lost = [entry for entry in plugin.entries if entry not in inventory.entries]
         if bundle is not None and lost:
             yield Diagnosis(
@@ -158,15 +149,15 @@ def examine(
                 "Install the bundle again, from its folder, and delete any *.egg-info of an old build there.",
                 (install("."),),
             )
-        elif on and allowed is not None and plugin.entries and plugin.name not in allowed:
+        elif plugin.name in loaded and allowed is not None and plugin.name not in allowed:
             yield Diagnosis(
                 "plugin-not-allowed",
                 "VLLM_PLUGINS",
                 f"{plugin.name} is switched on, and VLLM_PLUGINS={environment['VLLM_PLUGINS']!r} keeps it out.",
                 f"Add it to the list, or unset the list; it is switched on by {plugin.how}.",
-                (export("VLLM_PLUGINS", ",".join([*filter(None, allowed), plugin.name])),),
+                (allow_list.correction(inventory, environment, loaded),),
             )
-        for window in plugin.windows if on else ():
+        for window in plugin.windows if plugin.name in on else ():
             if why := _outside(window, inventory, environment):
                 yield Diagnosis(
                     "plugin-version",
@@ -185,11 +176,6 @@ def examine(
             )
 
 
-def _allowed(environment: Mapping[str, str]) -> list[str] | None:
-    """``VLLM_PLUGINS`` as vLLM reads it: split at commas, spaces kept; None where unset."""
-    return environment["VLLM_PLUGINS"].split(",") if "VLLM_PLUGINS" in environment else None
-
-
 def _why_not(plugin: Plugin, inventory: Inventory, environment: Mapping[str, str]) -> Iterator[str]:
     if BUNDLE not in inventory.packages:
         yield f"{BUNDLE} is not installed"
@@ -201,7 +187,7 @@ def _why_not(plugin: Plugin, inventory: Inventory, environment: Mapping[str, str
     for window in plugin.optional:
         if inventory.first(*window.distributions) and (why := _outside(window, inventory, environment)):
             yield why
-    allowed = _allowed(environment)
+    allowed = allow_list.allowed(environment)
     if allowed is not None and plugin.entries and plugin.name not in allowed:
         yield f"VLLM_PLUGINS={environment['VLLM_PLUGINS']!r} keeps it out"
     if plugin.switch is not None:
@@ -243,7 +229,8 @@ def _register(name: str) -> Register | str:
 
 
 def _applies(patch: Patch, inventory: Inventory, environment: Mapping[str, str]) -> str:
-    why = _outside(patch.window, inventory, environment)
+    # A release that is allowed by name gets the patches of the plugin, and none that is for certain releases only.
+    why = _outside(patch.window, inventory, {} if patch.optional_outside else environment)
     if not why:
         return "applies"
     return f"not needed: {why}" if patch.optional_outside and "outside" in why else f"refused: {why}"

@@ -82,7 +82,7 @@ def diagnose(inventory: Inventory, environment: Mapping[str, str], host: Host, n
     findings = [
         *lines.examine(inventory),
         *packages.examine(inventory, applied),
-        *variables.examine(inventory, applied),
+        *variables.examine(inventory, applied, "vllm_blhnc" in wanted),
         *plugins.examine(inventory, applied, wanted),
         *hosts.examine(host),
         *(fit.examine(needs, inventory, environment, host) if needs else ()),

@@ -100,8 +100,8 @@ def admitted(environment: Mapping[str, str]) -> set[tuple[str, Version]]:
     return found
 
 
-def examine(inventory: Inventory, environment: Mapping[str, str]) -> Iterator[Diagnosis]:
-    """Findings about variables that are set."""
+def examine(inventory: Inventory, environment: Mapping[str, str], rows: bool = False) -> Iterator[Diagnosis]:
+    """Findings about variables that are set. rows: whether a recipe says that vllm_blhnc moves the KV."""
     for name, value in told(environment).items():
         known = VARIABLES.get(name)
         if known is None and name.startswith(_PREFIXES) and value:
@@ -122,14 +122,16 @@ def examine(inventory: Inventory, environment: Mapping[str, str]) -> Iterator[Di
             )
     yield from _checks(environment)
     vllm = inventory.first(*VLLM)
-    if environment.get("VLLM_KV_CACHE_LAYOUT") == "BLHNC" and vllm is not None and vllm.version < Version("0.33"):
+    bare = environment.get("VLLM_KV_CACHE_LAYOUT") == "BLHNC" and not rows
+    if bare and vllm is not None and vllm.version < Version("0.33"):
         yield Diagnosis(
             "layout-bare",
             "VLLM_KV_CACHE_LAYOUT",
-            f"VLLM_KV_CACHE_LAYOUT=BLHNC with vLLM {vllm.version}, whose NixlConnector registers no whole rows: one "
-            "descriptor a layer and block, more than with the default layout.",
-            'Unset it, and use vllm_blhnc: "kv_connector_module_path": "vllm_blhnc.connector" sets the layout itself.',
+            f"VLLM_KV_CACHE_LAYOUT=BLHNC with vLLM {vllm.version}, whose own NixlConnector registers no whole rows: "
+            "one descriptor a layer and block, more than with the default layout.",
+            'Unset it, and use vllm_blhnc: "kv_connector_module_path": "vllm_blhnc.connector" asks for the layout.',
             (unset("VLLM_KV_CACHE_LAYOUT"),),
+            level="note",
         )
 
 
