@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 from fake_site import GIB, Site, bundle_entries, serving_host, serving_site
-from recipe_files import deployment
+from recipe_files import RECIPES, deployment
 
+from glm53.deployment import load
 from glm53.doctor import plugins
 from glm53.doctor.finding import CODES, Diagnosis
 from glm53.doctor.host import Gpu
@@ -349,6 +351,24 @@ def test_one_command_corrects_the_list_of_plugins(tmp_path: Path) -> None:
 
     assert {one.code for one in found} == {"plugin-unknown", "plugin-not-allowed"}
     assert {one.commands for one in found} == {(("export", "VLLM_PLUGINS=vllm_cpu_dsa,dynamo_structural_tags"),)}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_role_of_every_shipped_recipe_is_checked_and_fits_its_own_hardware(path: Path, tmp_path: Path) -> None:
+    recipe = load(path)
+    machine = recipe.machine
+    host = serving_host(
+        machine={"amd64": "x86_64", "arm64": "aarch64"}[machine.architecture],
+        gpus=tuple([Gpu(recipe.hardware, machine.gpu_bytes, machine.capability, "580.95.05")] * machine.gpus),
+        channels=1,
+    )
+    inventory = serving_site(tmp_path).read()
+    roles: list[HostRole] = [*(name for name, _, _ in recipe.served()), "frontend"]
+    for role in roles:
+        report = diagnose(inventory, {}, host, Needs(recipe, role))
+
+        assert [str(one) for one in report.findings] == []
+        json.dumps(report.as_dict())
 
 
 def test_a_layout_that_the_recipes_connector_asks_for_anyway_is_no_finding(tmp_path: Path) -> None:

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_site import DYNAMO_REQUIRES
 
+from glm53.doctor.inventory import Inventory
 from glm53.doctor.lines import LINES
+from glm53.doctor.packages import examine
 
 ROOT = Path(__file__).parents[2]
 #: Variables that change the diagnosis, and that a developer's shell may have.
@@ -62,6 +65,35 @@ def test_the_local_stacks_recipe_finds_what_it_needs(tmp_path: Path) -> None:
     assert [one["code"] for one in report["findings"] if one["code"] not in ("memory-small", "architecture")] == []
     states = {one["name"]: one["state"] for one in report["plugins"]}
     assert (states["vllm_blhnc"], states["vllm_cpu_dsa"]) == ("on", "on")
+
+
+def _real(folder: Path, line: str, *names: str) -> None:
+    """Link real metadata of an environment into a folder."""
+    packages = next((_interpreter(line).parent.parent / "lib").glob("python3*")) / "site-packages"
+    for name in names:
+        place = next(packages.glob(f"{name}-*.dist-info"))
+        (folder / place.name).symlink_to(place)
+
+
+def test_the_real_metadata_of_dynamo_and_of_a_newer_vllm_do_not_go_together(tmp_path: Path) -> None:
+    """What the stand-ins of the other tests say of ai-dynamo 1.6.1 and NIXL is what the wheels say."""
+    _real(tmp_path, "0.31.0", "ai_dynamo", "ai_dynamo_runtime", "nixl", "nixl_cu12")
+    _real(tmp_path, "0.33.0", "vllm", "xgrammar")
+    found = {one.code: one for one in examine(Inventory.read([str(tmp_path)]), {})}
+
+    assert found.keys() == {"dynamo-pins", "nixl-floor"}
+    assert "ai-dynamo==1.6.1 pins vllm[flashinfer,otel,runai]==0.31.0" in found["dynamo-pins"].message
+    assert "1.4.1 is installed, and vLLM 0.33.0" in found["nixl-floor"].message
+
+
+def test_the_stand_ins_requirements_are_those_of_the_real_dynamo() -> None:
+    python = _interpreter("0.31.0")
+    site = next((python.parent.parent / "lib").glob("python3*")) / "site-packages"
+    dynamo = Inventory.read([str(site)]).packages.get("ai-dynamo")
+    if dynamo is None:
+        pytest.skip("ai-dynamo is not installed here: run make env")
+
+    assert set(DYNAMO_REQUIRES) <= set(dynamo.requires)
 
 
 def test_metadata_and_imports_agree_on_this_interpreter(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from glm53.doctor.finding import Diagnosis
-from glm53.doctor.packages import STACK
+from glm53.doctor.packages import BUNDLE, STACK
 from glm53.doctor.report import KIND, SCHEMA
 from glm53.doctor.variables import OTHERS, VARIABLES
 
@@ -83,7 +83,8 @@ def _versions(a: Mapping[str, Any], b: Mapping[str, Any], names: tuple[str, str]
             package,
             f"{names[0]} has {mine or 'none'}, {names[1]} has {theirs or 'none'}.",
             f"Install {package}=={chosen} on {where}, or use one image for both.",
-            (("python", "-m", "pip", "install", "--no-deps", f"{package}=={chosen}"),),
+            # The bundle is on no index: it is installed from its folder.
+            () if package == BUNDLE else (("python", "-m", "pip", "install", "--no-deps", f"{package}=={chosen}"),),
             level="note" if package in _TOLERATED else "error",
         )
 
