@@ -14,7 +14,7 @@ from glm53.doctor.finding import CODES
 from glm53.doctor.lines import LINES, SUPPORTED
 from glm53.doctor.packages import MOONCAKE, OP_SOURCES
 from glm53.doctor.plugins import PLUGINS
-from glm53.doctor.variables import VARIABLES
+from glm53.doctor.variables import OTHERS, VARIABLES
 from stockpatch.versions import Window
 
 ROOT = Path(__file__).parents[2]
@@ -128,3 +128,14 @@ def test_every_code_has_its_row_in_the_documentation() -> None:
     rows = dict(re.findall(r"^\| `([\w-]+)` \| (.+) \|$", page, re.MULTILINE))
 
     assert rows == CODES
+
+
+def test_every_variable_of_a_report_is_in_the_documentation() -> None:
+    page = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
+    shared, _, own = page.partition("## Variables in a report")[2].partition("\n## ")[0].partition("Each host may")
+
+    assert set(re.findall(r"`([A-Z0-9_]+)`", shared)) == {
+        *(name for name, variable in VARIABLES.items() if variable.shared),
+        *(name for name, agrees in OTHERS.items() if agrees),
+    }
+    assert set(re.findall(r"`([A-Z0-9_]+)`", own)) == {*VARIABLES, *OTHERS} - set(re.findall(r"`(\w+)`", shared))
