@@ -11,6 +11,7 @@ one and no preferred direction, a head's latent query is ``W_UK.T @ W_Q @ diag(w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -35,7 +36,15 @@ def absorbed_query_rms(
 
     ``q_norm_weight`` [rank]: ``q_a_layernorm``; ``q_b`` [heads * (nope + rope), rank]: ``q_b_proj``; ``kv_b``
     [heads * (nope + value), 512]: ``kv_b_proj``; all dense. GLM-5.3: nope 192, rope 64, value 256, rank 2048.
+    Raises `FoldRefused` for other shapes.
     """
+    if q_b.shape != (heads * (nope + rope), len(q_norm_weight)) or kv_b.shape != (heads * (nope + value), LATENT):
+        raise FoldRefused(
+            f"q_b_proj {list(q_b.shape)} behind a norm of {len(q_norm_weight)}, kv_b_proj {list(kv_b.shape)}",
+            f"they are not those of {heads} heads with nope={nope}, rope={rope}, value={value}",
+            f"[heads * (nope + rope), rank] and [heads * (nope + value), {LATENT}]",
+            "Pass the sizes of this worker's share of the model",
+        )
     w_q = (q_b.double() * q_norm_weight.double()).view(heads, nope + rope, -1)[:, :nope]
     w_uk = kv_b.double().view(heads, nope + value, LATENT)[:, :nope]
     # |A.T B|^2 = sum of the elementwise product of A A.T and B B.T: two small Gram matrices instead of the product.
@@ -71,9 +80,16 @@ def check_query_range(layer: str, rms: torch.Tensor, exponent: int, scale: float
     """Refuse a fold by ``2**exponent`` that moves a head's latent query out of e4m3's range, or farther out of it.
 
     ``rms``: of each head before the fold, as `absorbed_query_rms` has it or as measured; heads of zeros do not count.
-    ``scale``: what the query is divided by before it becomes e4m3. Raises `FoldRefused`.
+    ``scale``: what the query is divided by before it becomes e4m3. Raises `FoldRefused`, also for sizes that are none.
     """
     low, high = QUERY_RANGE
+    if not (rms.isfinite() & (rms >= 0)).all() or not 0 < scale < math.inf:
+        raise FoldRefused(
+            f"{layer}: queries of root mean square {rms.flatten().tolist()} over a scale of {scale}",
+            "they have no size that a fold could move",
+            "finite sizes of 0 or more, a positive finite scale",
+            "Look for NaN and infinities in q_a_layernorm, q_b_proj and kv_b_proj of this layer",
+        )
     before = rms.double().flatten() / scale
     before = before[before > 0]
     after = before * 2.0**-exponent

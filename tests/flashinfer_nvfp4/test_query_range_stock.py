@@ -80,6 +80,15 @@ def test_folds_that_push_the_query_out_of_range_are_refused(
         check_query_range("layers.0", torch.tensor(rms), exponent, scale)
 
 
+@pytest.mark.parametrize(
+    ("rms", "scale"),
+    [(float("nan"), 1.0), (float("inf"), 1.0), (-1.0, 1.0), (1.0, 0.0), (1.0, -1.0), (1.0, float("nan"))],
+)
+def test_queries_without_a_size_are_refused_instead_of_passed(rms: float, scale: float) -> None:
+    with pytest.raises(FoldRefused, match=r"layers.0: queries of root mean square.*no size.*Look for NaN"):
+        check_query_range("layers.0", torch.tensor([1.0, rms]), 1, scale)
+
+
 GEOMETRY = {"heads": 2, "nope": 16, "rope": 8, "value": 24}
 
 
@@ -124,6 +133,8 @@ def test_every_layer_is_checked_from_its_weights_in_the_forms_of_checkpoints(for
             r"kv_b_proj with weight_scale_2 of torch.float32, weight of torch.float32",
         ),
         ({"kv_b_proj.weight": torch.ones(80, 512).to(torch.float8_e4m3fn)}, r"no scale, weight of torch.float8_e4m3fn"),
+        ({"kv_b_proj.weight": torch.ones(81, 512)}, r"kv_b_proj \[81, 512\].*not those of 2 heads.*worker's share"),
+        ({"q_b_proj.weight": torch.ones(48, 100)}, r"q_b_proj \[48, 100\] behind a norm of 200"),
     ],
 )
 def test_queries_of_unknown_size_are_refused(change: dict[str, Any], message: str) -> None:
