@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import re
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -105,7 +105,8 @@ class LatentFolds:
         that is missing gets 0. Without it, `fold_exponent` of the weight as loaded.
 
         Raises `FoldRefused`, with nothing changed, if a value would leave its dtype's range, a layer is incomplete or
-        quantized in a way that is not known, or ``exponents`` names a layer that is not there.
+        quantized in a way that is not known, two names stand for one tensor, or ``exponents`` names a layer that is not
+        there or a k that is no whole number within 64.
         """
         layers = dict(_layers(tensors))
         if unknown := sorted(set(exponents or ()) - set(layers)):
@@ -115,6 +116,14 @@ class LatentFolds:
                 f"{sorted(layers)}",
                 "Fold the model they belong to",
             )
+        if odd := {n: k for n, k in (exponents or {}).items() if not isinstance(k, int) or abs(k) > LARGEST_EXPONENT}:
+            raise FoldRefused(
+                f"exponents {odd}",
+                "they are no powers of two that a latent could need",
+                f"whole numbers from -{LARGEST_EXPONENT} to {LARGEST_EXPONENT}",
+                "Leave exponents out, and each layer gets its own",
+            )
+        _check_apart(share for shares in layers.values() for share in shares)
         chosen: dict[str, int] = {}
         steps: list[tuple[_Share, int, int]] = []
         for layer, shares in layers.items():
@@ -223,6 +232,19 @@ def _layers(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, list[_Sh
             "names with kv_a_layernorm.weight",
             "Pass an MLA model",
         )
+
+
+def _check_apart(shares: Iterable[_Share]) -> None:
+    seen: dict[int, str] = {}
+    for share in shares:
+        place = share.tensor.data_ptr()
+        if place and (first := seen.setdefault(place, share.name)) != share.name:
+            raise FoldRefused(
+                f"{first} and {share.name} in one memory",
+                "it would take the factor of both layers",
+                "a tensor of its own for each name",
+                "Pass a tensor once, or clone it",
+            )
 
 
 def _projection_shares(layer: str, prefix: str, parts: Mapping[str, torch.Tensor]) -> Iterator[_Share]:

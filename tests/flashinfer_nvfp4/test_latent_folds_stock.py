@@ -214,6 +214,28 @@ def test_given_exponents_are_used_and_layers_without_one_are_left() -> None:
         folds.apply(tensors, {"layers.9.self_attn": 1})
 
 
+@pytest.mark.parametrize("exponent", [1.5, 65, -2000])
+def test_given_exponents_are_whole_numbers_of_a_size_that_a_latent_may_need(exponent: Any) -> None:
+    tensors = _tensors()
+    before = _copies(tensors)
+
+    with pytest.raises(FoldRefused, match=rf"exponents .*{exponent}.*whole numbers from -64 to 64"):
+        LatentFolds().apply(tensors, {LAYER: exponent})
+    assert _equal(tensors, before)
+
+
+def test_a_tensor_of_two_layers_is_refused() -> None:
+    """Folded once for each, it would carry both factors, and each projection only one reciprocal."""
+    tensors = _tensors()
+    other = {name.replace("3", "4"): tensor for name, tensor in _tensors().items()}
+    tensors = {**tensors, **other, NORM.replace("3", "4"): tensors[NORM]}
+    before = _copies(tensors)
+
+    with pytest.raises(FoldRefused, match=r"layers.3.*norm.weight and layers.4.*norm.weight in one memory"):
+        LatentFolds().apply(tensors)
+    assert _equal(tensors, before)
+
+
 def test_a_refusal_leaves_all_layers_as_they_were() -> None:
     tensors = _tensors()
     broken = _tensors(weight=torch.full((80, 512), 2.0**-126).bfloat16() * 1.5)
