@@ -169,12 +169,16 @@ def _job_cases() -> list[tuple[str, str, Change]]:
     return [(name, what, change) for what, change in cases if "--kv-events-config endpoint" not in what]
 
 
-@pytest.mark.parametrize(("role", "what", "change"), _graph_cases(), ids=lambda value: str(value)[:60])
+def _id(value: Any) -> str:
+    return value[:60] if isinstance(value, str) else "changed"
+
+
+@pytest.mark.parametrize(("role", "what", "change"), _graph_cases(), ids=_id)
 def test_a_value_that_one_role_of_a_graph_has_differently_is_caught(role: str, what: str, change: Change) -> None:
     assert check(_in_graph(role, change), "kubernetes"), what
 
 
-@pytest.mark.parametrize(("name", "what", "change"), _job_cases(), ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(("name", "what", "change"), _job_cases(), ids=_id)
 def test_a_value_that_one_node_of_a_job_has_differently_is_caught(name: str, what: str, change: Change) -> None:
     assert check(_in_job(name, change), "slurm"), what
 
