@@ -1,4 +1,4 @@
-"""Batches for the backend's attention, and what must come out; run by `test_backend_attention_stock` and `test_backend_gpu`.
+"""Batches for the backend's attention, and what must come out: for `test_backend_attention_stock` and `_gpu`.
 
 The reference is float64 over the rows that are in the cache.
 """
