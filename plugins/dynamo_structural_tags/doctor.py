@@ -126,8 +126,9 @@ def _entry_point() -> Iterator[Finding]:
 
 def _allow_list(name: str, environment: Mapping[str, str]) -> Iterator[Finding]:
     value = environment.get("VLLM_PLUGINS")
-    if value is not None and NAME not in [item.strip() for item in value.split(",")]:
-        fix = f"VLLM_PLUGINS={','.join(filter(None, [value, NAME]))}"
+    if value is not None and NAME not in value.split(","):  # vLLM strips no spaces
+        others = [item for item in map(str.strip, value.split(",")) if item and item != NAME]
+        fix = f"VLLM_PLUGINS={','.join([*others, NAME])}"
         yield Finding("allow-list", "error", f"{name}: VLLM_PLUGINS={value!r}", f"{NAME} in the list", fix)
 
 

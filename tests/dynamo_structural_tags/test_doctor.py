@@ -93,8 +93,10 @@ def test_the_route_does_not_matter_behind_this_plugins_frontend() -> None:
     assert _found(own, _process("worker", WORKER, DYN_PARSER_VERSION="1")) == {}
 
 
-def test_the_allow_list_keeps_the_other_plugins_in_the_fix() -> None:
-    found = _found(_process("worker", WORKER, VLLM_PLUGINS="dynamo_nixl_telemetry"))
+@pytest.mark.parametrize("value", ["dynamo_nixl_telemetry", "dynamo_nixl_telemetry, dynamo_structural_tags"])
+def test_the_allow_list_keeps_the_other_plugins_in_the_fix(value: str) -> None:
+    """vLLM strips no spaces: behind one a plugin is another name."""
+    found = _found(_process("worker", WORKER, VLLM_PLUGINS=value))
 
     assert found["allow-list"].fix == "VLLM_PLUGINS=dynamo_nixl_telemetry,dynamo_structural_tags"
 
