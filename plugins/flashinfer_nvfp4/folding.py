@@ -12,6 +12,7 @@ from flashinfer_nvfp4.errors import FoldRefused
 from flashinfer_nvfp4.fold import NORM, fold_exponent, fold_model, process_folds
 from flashinfer_nvfp4.query import check_queries
 from flashinfer_nvfp4.settings import FOLD, fold_wanted
+from flashinfer_nvfp4.workspace import SETTING as PREFILL
 
 __all__ = ["activate", "fold_loaded", "refuse_reload", "row_layers"]
 
@@ -41,12 +42,15 @@ def fold_loaded(model: torch.nn.Module) -> dict[str, int]:
     layers = row_layers(model)
     if not layers or not fold_wanted():
         return {}
+    quantized: list[Any] = []
     try:
         quantized = [layer for layer in layers if getattr(layer.impl, "takes_fp8_queries", False)]
         if quantized:
             _check(dict(model.named_parameters()), quantized[0])
         exponents = fold_model(model)
     except FoldRefused as error:
+        if quantized and not quantized[0].impl.supports_quant_query_input:
+            error.add_note(f"To keep the fold, set {PREFILL}=0: only staged prefill rounds queries to e4m3 here.")
         error.add_note(f"To serve the model without the fold, set {FOLD}=off for all workers.")
         raise
     folded = {layer: exponent for layer, exponent in exponents.items() if exponent}

@@ -23,7 +23,9 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FOLD, raising=False)
 
 
-def _model(size: float, *, rows: bool = True, fp8_query: bool = False, query: float = 1.0) -> torch.nn.Module:
+def _model(
+    size: float, *, rows: bool = True, fp8_query: bool = False, staged: bool = False, query: float = 1.0
+) -> torch.nn.Module:
     """One attention layer, as vLLM's: the projections are its own, and its implementation says what it keeps."""
     torch.manual_seed(0)
     layer = torch.nn.Module()
@@ -38,7 +40,9 @@ def _model(size: float, *, rows: bool = True, fp8_query: bool = False, query: fl
         module.weight = torch.nn.Parameter(torch.full((width,), value))
         setattr(layer, name, module)
     layer.__dict__.update(num_heads=HEADS, qk_nope_head_dim=NOPE, qk_rope_head_dim=64, v_head_dim=VALUE)
-    layer.impl = SimpleNamespace(keeps_nvfp4_rows=rows, takes_fp8_queries=fp8_query)
+    layer.impl = SimpleNamespace(
+        keeps_nvfp4_rows=rows, takes_fp8_queries=fp8_query, supports_quant_query_input=fp8_query and not staged
+    )
     model = torch.nn.Module()
     model.layers = torch.nn.ModuleList([layer])
     return model
@@ -72,8 +76,12 @@ def test_where_the_query_is_fp8_a_fold_that_pushes_it_out_of_range_is_refused() 
     model = _model(2.0**-6, fp8_query=True)
     with pytest.raises(FoldRefused, match=r"layers.0: folded by 2\*\*6.*Use exponent") as refused:
         fold_loaded(model)
-    assert "FLASHINFER_NVFP4_FOLD=off" in refused.value.__notes__[0]
+    assert ["FLASHINFER_NVFP4_FOLD=off" in note for note in refused.value.__notes__] == [True]
     assert _norm(model) == 2.0**-6
+
+    with pytest.raises(FoldRefused) as only_staged:
+        fold_loaded(_model(2.0**-6, fp8_query=True, staged=True))
+    assert "FLASHINFER_NVFP4_PREFILL_MIB=0" in only_staged.value.__notes__[0]
 
     assert fold_loaded(_model(2.0**-6, fp8_query=True, query=64.0)) == {"layers.0": 6}
     assert fold_loaded(_model(2.0**-6)) == {"layers.0": 6}
