@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +19,9 @@ _ROLES: tuple[tuple[Role, tuple[str, ...]], ...] = (
     ("worker", ("dynamo.vllm",)),
     ("serve", ("vllm.entrypoints.openai.api_server",)),
 )
+
+#: What runs vLLM's command line: its script, and its module as ``python -m`` starts it.
+_VLLM = ("vllm", "vllm.entrypoints.cli.main")
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,8 @@ def _role(arguments: Sequence[str]) -> Role | None:
     for role, modules in _ROLES:
         if "-m" in arguments and any(module in arguments for module in modules):
             return role
-    names = [Path(argument).name for argument in arguments[:3]]
-    return "serve" if "serve" in names and "vllm" in names[: names.index("serve")] else None
+    names = [Path(argument).name for argument in arguments[:8]]  # options of Python come first
+    return "serve" if any((name, "serve") in pairwise(names) for name in _VLLM) else None
 
 
 def find(proc: Path = Path("/proc")) -> list[Process]:

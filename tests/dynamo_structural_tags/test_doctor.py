@@ -140,10 +140,19 @@ def test_processes_are_found_by_their_command_lines(tmp_path: Path) -> None:
     add(13, 1, "/opt/bin/python /opt/bin/" + SERVE)
     add(14, 1, "vim vllm_serve_notes.txt")
     add(15, 1, "python -m dynamo_structural_tags.frontend")
+    add(16, 1, SERVE.replace("vllm", "python -m vllm.entrypoints.cli.main"))
+    add(17, 1, "python -m vllm.entrypoints.cli.main bench serve")
+    add(18, 16, "VLLM::EngineCore")
 
     found = processes.find(tmp_path)
 
-    assert [(p.pid, p.role) for p in found] == [(10, "frontend"), (11, "worker"), (13, "serve"), (15, "frontend")]
+    assert [(p.pid, p.role) for p in found] == [
+        (10, "frontend"),
+        (11, "worker"),
+        (13, "serve"),
+        (15, "frontend"),
+        (16, "serve"),
+    ]
     assert found[1].environment["DYN_PARSER_VERSION"] == "2"
     assert found[1].option("--dyn-tool-call-parser", "DYN_TOOL_CALL_PARSER") == "glm47"
     assert found[0].option("--dyn-tool-call-parser", "DYN_TOOL_CALL_PARSER") is None
