@@ -14,6 +14,7 @@ from typing import TypeVar
 __all__ = ["PREFIX", "VARIABLES", "Mode", "Reader", "Settings"]
 
 PREFIX = "DYNAMO_STRUCTURAL_TAGS"
+_ANY = "DYNAMO_STRUCTURAL"  # also of the misspelt ones
 
 _E = TypeVar("_E", bound=enum.StrEnum)
 _N = TypeVar("_N", int, float)
@@ -78,9 +79,9 @@ class Settings:
         """The settings in the environment; unset and empty variables keep their defaults.
 
         Raises:
-            ValueError: a value that is not allowed, or a variable with our prefix that does not exist.
+            ValueError: a value that is not allowed, or a variable ``DYNAMO_STRUCTURAL...`` that does not exist.
         """
-        given = {name: value for name, value in environment.items() if name.startswith(PREFIX) and value}
+        given = {name: value for name, value in environment.items() if name.startswith(_ANY) and value}
         if unknown := sorted(set(given) - set(VARIABLES)):
             raise ValueError(
                 f"{unknown[0]}={given[unknown[0]]!r} is no setting of dynamo_structural_tags and would be silently "

@@ -49,9 +49,10 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(name: str, value: str) ->
     assert VARIABLES[name][1] in str(error.value)
 
 
-def test_a_misspelt_variable_is_refused() -> None:
-    with pytest.raises(ValueError, match="DYNAMO_STRUCTURAL_TAGS_MODE='enforce' is no setting") as error:
-        Settings.read({"DYNAMO_STRUCTURAL_TAGS_MODE": "enforce"})
+@pytest.mark.parametrize("name", ["DYNAMO_STRUCTURAL_TAGS_MODE", "DYNAMO_STRUCTURAL_TAG", "DYNAMO_STRUCTURALTAGS"])
+def test_a_misspelt_variable_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}='enforce' is no setting") as error:
+        Settings.read({name: "enforce"})
 
     assert "DYNAMO_STRUCTURAL_TAGS_READER" in str(error.value)
 
