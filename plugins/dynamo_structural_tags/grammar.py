@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -163,7 +164,8 @@ class _Builder:
         return Built(self._tag(rules, [call for call, _ in written], offer), tuple(made for _, made in written))
 
     def _speakable(self, name: str) -> bool:
-        good = name.strip() == name and not any(m in name for m in (self.family.trigger, *self.family.text_markers))
+        barred = (self.family.trigger, *self.family.text_markers)
+        good = name.strip() == name and not any(marker in name for marker in barred) and not _SURROGATE.search(name)
         if not good:
             _log.warning("tool=%r: its name cannot be written in a call of family %s: left out", name, self.family.name)
         return good
@@ -235,6 +237,9 @@ class _Builder:
         values = JsonValues(rules, Markers((self.family.trigger,)), shapes, self.answer_strict)
         return f'"\\n"? {values.value(shapes.shape)}'
 
+
+#: No text of a model holds one.
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _STEPS = (Level.FULL, Level.TYPES, Level.NAMES)
 
