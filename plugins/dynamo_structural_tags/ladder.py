@@ -197,6 +197,8 @@ def read_tools(document: Any) -> list[Tool]:
             if isinstance(one, Mapping) and isinstance(one.get("name"), str)
             else [{"name": "schema", "parameters": document}]
         )
+    if document == []:
+        raise ValueError("tools=[]: there is nothing to look at; expected a list with at least one tool")
     if not isinstance(document, list):
         kind = type(document).__name__
         raise ValueError(f"tools={kind}: expected a list of tools, an object with one under 'tools', or a JSON Schema")
@@ -210,4 +212,9 @@ def _tool(entry: Any, place: int) -> Tool:
             f"tools[{place}]={str(entry)[:60]!r}: a tool is an object with a name, as in OpenAI's or MCP's list"
         )
     parameters = next((function[key] for key in ("parameters", "inputSchema", "input_schema") if key in function), None)
-    return Tool(function["name"], parameters, function.get("strict") is True)
+    strict = function.get("strict")
+    if strict is not None and not isinstance(strict, bool):
+        raise ValueError(
+            f"tools[{place}].strict={str(strict)[:60]!r}: servers disagree on what this means; expected true or false"
+        )
+    return Tool(function["name"], parameters, strict is True)

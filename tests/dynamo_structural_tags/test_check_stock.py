@@ -13,9 +13,21 @@ pytest.importorskip("xgrammar", reason="xgrammar comes with vLLM: make env")
 from dynamo_structural_tags.cli import main
 from dynamo_structural_tags.compiler import schema_compiler, schema_converter, synthetic_vocabulary
 from dynamo_structural_tags.ladder import Ladder, Level, Tool
+from dynamo_structural_tags.tags import relaxed_names
 
 EXACT = {"type": "object", "properties": {"q": {"type": "string", "pattern": "^a"}}, "required": ["q"]}
 RELAXED = {"type": "object", "properties": {"q": {"type": "any"}, "n": {"type": "integer"}}}
+SERVED: list[dict[str, Any]] = [
+    EXACT,
+    RELAXED,
+    {"type": "object", "properties": {"q": {"type": "array", "items": {"type": "integer"}, "maxItems": 100}}},
+    {"type": "object", "properties": {"q": {"type": "string", "maxLength": 5}}},
+    {
+        "type": "object",
+        "properties": {"q": {"type": "object", "properties": {"s": {"type": "string", "maxLength": 5}}}},
+    },
+    {},
+]
 IMPOSSIBLE = {"type": "object", "properties": {"q": {"enum": []}}, "required": ["q"]}
 
 
@@ -40,6 +52,16 @@ def _tool(parameters: Any, name: str = "t") -> dict[str, Any]:
         ("no JSON", (), 2),
         ("[1]", (), 2),
         ([_tool(EXACT)], ("--vocab", "/missing/tokenizer.json"), 2),
+        ([_tool(EXACT)], ("--vocab-size", "0"), 2),
+        ([_tool(EXACT)], ("--family", "glm45"), 0),
+        ([_tool(EXACT)], ("--family", "nonsense"), 2),
+        ([], (), 2),
+        ("[" * 100_000, (), 2),
+        ("\ufeff" + json.dumps([_tool(EXACT)]), (), 0),
+        ([_tool(EXACT, "<tool_call>")], (), 1),
+        ([_tool(EXACT, "\ud800")], (), 1),
+        ([_tool(EXACT), _tool(EXACT)], ("--strict",), 1),
+        ([_tool({"type": "object", "properties": {"\ud800": {"enum": ["\udfff"]}}})], (), 0),
     ],
 )
 def test_the_exit_status_tells_what_was_found(
@@ -69,6 +91,42 @@ def test_text_names_path_keyword_and_what_happens(tmp_path: Path, capsys: pytest
     assert "t: relaxed, level full" in printed
     assert "  q: relaxed" in printed
     assert "#/properties/q type: relaxed: 'any' is no JSON type: any value" in printed
+
+
+def test_what_the_tag_relaxes_beyond_the_schema_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counted = {"type": "object", "properties": {"q": {"type": "string", "minLength": 3}, "n": {"type": "integer"}}}
+
+    assert _checked(tmp_path, [_tool(counted)], "--json") == 0
+
+    (tool,) = json.loads(capsys.readouterr().out)["tools"]
+    assert (tool["verdict"], tool["level"], tool["parameters"]) == ("relaxed", "full", {"q": "relaxed", "n": "exact"})
+    assert [(m["path"], m["keyword"]) for m in tool["messages"]] == [("#/properties/q", "minLength")]
+
+
+def test_verdicts_are_those_of_the_servers_counter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tools = [_tool(parameters, f"t{i}") for i, parameters in enumerate(SERVED)]
+
+    _checked(tmp_path, tools, "--json")
+
+    told = {tool["name"] for tool in json.loads(capsys.readouterr().out)["tools"] if tool["verdict"] != "exact"}
+    assert told == relaxed_names(tools)
+
+
+def test_names_that_cannot_be_called_and_names_declared_twice_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _checked(tmp_path, [_tool(EXACT), _tool(RELAXED), _tool(EXACT, " x")]) == 1
+
+    printed = capsys.readouterr().out
+    assert "# name: relaxed: declared twice: the first tool of this name counts" in printed
+    assert " x: impossible, level names" in printed
+    assert "# name: impossible: cannot be written in a call of family glm" in printed
+
+
+def test_what_cannot_be_read_is_refused_with_what_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _checked(tmp_path, "no JSON") == 2
+
+    assert "needed is a UTF-8 file of JSON with OpenAI's tools" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("compiler", [schema_converter(), schema_compiler(synthetic_vocabulary(400), threads=1)])

@@ -100,10 +100,16 @@ def test_a_single_schema_is_a_tool_of_its_own() -> None:
     assert read_tools(PARAMETERS) == [Tool("schema", PARAMETERS)]
 
 
-@pytest.mark.parametrize("document", [3, None, "x", [1], [{"function": {}}], {"tools": 5}])
+@pytest.mark.parametrize("document", [3, None, "x", [1], [{"function": {}}], {"tools": 5}, [], {"tools": []}])
 def test_what_is_no_list_of_tools_is_refused_with_what_is_allowed(document: Any) -> None:
     with pytest.raises(ValueError, match=r"tools.*(expected|as in OpenAI's or MCP's)"):
         read_tools(document)
+
+
+@pytest.mark.parametrize("strict", ["true", "yes", 1, []])
+def test_strict_as_anything_but_a_boolean_is_refused(strict: Any) -> None:
+    with pytest.raises(ValueError, match=r"tools\[1\]\.strict=.*expected true or false"):
+        read_tools([{"name": "t", "strict": None}, {"name": "u", "strict": strict}])
 
 
 def test_the_made_up_vocabulary_has_its_size_every_byte_and_no_token_twice() -> None:
