@@ -140,9 +140,20 @@ def test_the_patched_name_takes_the_engine(monkeypatch: pytest.MonkeyPatch) -> N
 
     assert isinstance(asyncio.run(make(http_port=1)), EntrypointArgs)
     assert seen == {"http_port": 1, "chat_engine_factory": launch.chat_engine}
-    asyncio.run(make(chat_engine_factory=_other))
-    assert seen["chat_engine_factory"] is _other
+    with pytest.raises(ValueError, match=r"chat_engine_factory=_other: .*--dyn-chat-processor.*Leave both out"):
+        asyncio.run(make(chat_engine_factory=_other))
 
 
 async def _other(*_: Any) -> None:
     """Another engine's factory."""
+
+
+@pytest.mark.parametrize(("name", "value"), [(PREFIX, "nonsense"), ("DYNAMO_STRUCTURAL_TAG", "enforce")])
+def test_a_variable_that_is_not_usable_ends_the_command_with_one_line(
+    ran: list[str], monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit, match=rf"^{name}='{value}' is .*Allowed"):
+        launch.main()
+
+    assert ran == []

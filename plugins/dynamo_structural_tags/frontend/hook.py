@@ -18,7 +18,13 @@ def _with_our_engine(original: Any) -> Any:
     def arguments(engine_type: Any, **given: Any) -> Any:
         from dynamo_structural_tags.frontend.launch import chat_engine
 
-        return original(engine_type, **{"chat_engine_factory": chat_engine} | given)
+        if other := given.get("chat_engine_factory"):
+            raise ValueError(
+                f"chat_engine_factory={getattr(other, '__qualname__', other)}: --dyn-chat-processor or "
+                "DYN_CHAT_PROCESSOR asks for another chat engine, so that no call would be read or held by this "
+                "plugin. Leave both out, or run python -m dynamo.frontend for the other engine."
+            )
+        return original(engine_type, **given | {"chat_engine_factory": chat_engine})
 
     return arguments
 
@@ -34,7 +40,8 @@ CHAT_ENGINE = Patch(
     target="dynamo.frontend.main:EntrypointArgs",
     window=DYNAMO,
     why="EntrypointArgs takes a chat engine written in Python, but the frontend passes it only vLLM's and SGLang's. "
-    "The replacement adds this plugin's where none is given; everything else of the frontend stays as it is.",
+    "The replacement adds this plugin's, and refuses another beside it; everything else of the frontend stays as it "
+    "is.",
     upstream="https://github.com/ai-dynamo/dynamo/blob/main/components/src/dynamo/frontend/main.py",
     remove_when="dynamo.frontend takes a chat engine of its users, by an option or an entry point.",
     replace=_with_our_engine,

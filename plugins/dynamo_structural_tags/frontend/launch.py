@@ -44,9 +44,12 @@ def settings() -> Settings:
 def main() -> None:
     """Run the frontend until it is told to end. In the modes off and report it is Dynamo's own, chat engine included.
 
-    Raises ModuleNotFoundError in mode enforce without xgrammar.
+    Raises ModuleNotFoundError in mode enforce without xgrammar, SystemExit for a variable that is not usable.
     """
-    mode = settings().mode
+    try:
+        mode = settings().mode
+    except ValueError as error:
+        sys.exit(str(error))
     if mode is Mode.ENFORCE:
         _put_in_our_engine()
     else:
