@@ -164,7 +164,8 @@ class _Builder:
         return Built(self._tag(rules, [call for call, _ in written], offer), tuple(made for _, made in written))
 
     def _speakable(self, name: str) -> bool:
-        barred = (self.family.trigger, *self.family.text_markers)
+        family = self.family
+        barred = (family.trigger, *family.text_markers, *family.name_markers)
         good = name.strip() == name and not any(marker in name for marker in barred) and not _SURROGATE.search(name)
         if not good:
             _log.warning("tool=%r: its name cannot be written in a call of family %s: left out", name, self.family.name)

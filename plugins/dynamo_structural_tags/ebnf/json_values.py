@@ -17,18 +17,26 @@ from .numbers import ANY_NUMBER, fraction_range, integer_range, multiples
 from .rules import Rules, one_of, quote
 from .text import Texts, json_literal
 
-__all__ = ["JsonValues"]
+__all__ = ["ONE_LINE", "JsonValues"]
+
+#: What may stand between two parts of a value, for readers that take a value's text from one line.
+ONE_LINE = '" "?'
 
 _MOST_ITEMS = 64
 
 
 class JsonValues:
-    """Writes the rules of JSON values of one document into a grammar that others may share."""
+    """Writes the rules of JSON values of one document into a grammar that others may share.
 
-    def __init__(self, rules: Rules, markers: Markers, shapes: Shapes, strict: bool) -> None:
+    blank: an expression for what may stand between two parts.
+    """
+
+    def __init__(
+        self, rules: Rules, markers: Markers, shapes: Shapes, strict: bool, blank: str = "[ \\n\\r\\t]?"
+    ) -> None:
         self.rules, self.markers, self.shapes, self.strict = rules, markers, shapes, strict
         self.texts = Texts(rules, markers)
-        self.blank = rules.add("[ \\n\\r\\t]?")
+        self.blank = rules.add(blank)
         self.comma = rules.add(f'{self.blank} "," {self.blank}')
         self.colon = rules.add(f'{self.blank} ":" {self.blank}')
         self._references: dict[str, str] = {}
@@ -42,7 +50,7 @@ class JsonValues:
 
     def any_value(self) -> str:
         """Any JSON value."""
-        key = "any " + " ".join(self.markers.words)
+        key = " ".join(("any", self.blank, *self.markers.words))
         found = self.rules.named.get(key)
         if found is None:
             found = self.rules.named[key] = self.rules.reserve()

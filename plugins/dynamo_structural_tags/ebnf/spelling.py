@@ -11,7 +11,11 @@ __all__ = ["JSON_ESCAPE", "JsonSpelling", "Spelling"]
 LESS = charset([(0x3C, 0x3C)])
 
 _HEX = "[0-9a-fA-F]"
-JSON_ESCAPE = f'"\\\\" (["\\\\/bfnrt] | "u" {_HEX} {_HEX} {_HEX} {_HEX})'
+# No half of a surrogate pair without the other: readers that decode and encode a value again fail on it.
+_PAIR = f'[dD] [89abAB] {_HEX} {_HEX} "\\\\u" [dD] [c-fC-F] {_HEX} {_HEX}'
+JSON_ESCAPE = (
+    f'"\\\\" (["\\\\/bfnrt] | "u" ([0-9a-cA-Ce-fE-F] {_HEX} {_HEX} {_HEX} | [dD] [0-7] {_HEX} {_HEX} | {_PAIR}))'
+)
 _SHORT = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '\\"', 0x5C: "\\\\"}
 _CONTROL = charset([(0, 0x1F)])
 _UNWRITABLE = charset([(0, 0x1F), (0x22, 0x22), (0x5C, 0x5C)])

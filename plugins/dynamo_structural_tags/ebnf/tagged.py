@@ -70,7 +70,11 @@ class TaggedArguments:
                 return [] if written is None else [written]
             case Literals(values):
                 return [
-                    " ".join(self._pair(key, self.json.literal(one)) for key, one in value.items()) or '""'
+                    " ".join(
+                        self._pair(key, self._value((Literals((one,)),), self.kinds(key), (key,)))
+                        for key, one in value.items()
+                    )
+                    or '""'
                     for value in values
                     if isinstance(value, dict)
                 ]
@@ -110,8 +114,8 @@ class TaggedArguments:
         """From behind a key to the end of its value: a rule of its own, shared by all keys with such a value."""
         return self.rules.add(f"{quote(self.form.key[1] + self.form.value[0])} {value} {quote(self.form.value[1])}")
 
-    def _other(self, found: Object) -> str:
-        """An argument that is not declared."""
+    def _other(self, found: Object) -> str | None:
+        """An argument that is not declared; None if it cannot be written."""
         texts = Texts(self.rules, Markers(self.form.key_markers))
         if found.keys is not None:
             note = lambda keyword, verdict, text: self.shapes.note((), keyword, verdict, text)  # noqa: E731

@@ -48,7 +48,11 @@ class Texts:
     def not_json(self, kinds: frozenset[str]) -> str:
         """Text that does not begin as the objects or arrays among `kinds` do."""
         brackets = [bracket for bracket, kind in (("{", "object"), ("[", "array")) if kind in kinds]
-        first = minus(ALL, charset((ord(bracket), ord(bracket)) for bracket in brackets))
+        return self.unlike("".join(brackets))
+
+    def unlike(self, beginnings: str) -> str:
+        """Text that begins with none of these characters."""
+        first = minus(ALL, charset((ord(char), ord(char)) for char in beginnings))
         return self.rules.add(f'"" | {self._raw.nonempty(first)}')
 
     def raw(self, text: Text, strict: bool, note: Note) -> str:
@@ -71,6 +75,12 @@ class Texts:
         first = minus(ALL, charset([*self._first_letters(names), *_BLANK, *LESS]))
         body = f"{char_class(first)} {char_class(minus(ALL, LESS))}*"
         return self.rules.add(body if "" in names else f'"" | {body}')
+
+    def other_word(self, names: tuple[str, ...], barred: str) -> str:
+        """As it is, a key that is none of `names`: it begins like none of them, and has no blank and no `barred`."""
+        rest = minus(ALL, charset([*_BLANK, *((ord(char), ord(char)) for char in barred)]))
+        first = minus(rest, self._first_letters(names))
+        return self.rules.add(f"{char_class(first)} {char_class(rest)}*")
 
     def _first_letters(self, names: tuple[str, ...]) -> CharSet:
         own = charset((ord(name[0]), ord(name[0])) for name in names if name)

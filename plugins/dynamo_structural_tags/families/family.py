@@ -30,6 +30,7 @@ class Family:
     trigger: the text that begins a call, or the section of all calls; free text cannot contain it otherwise.
     text_markers: what free text cannot contain either.
     think_end: what ends the reasoning.
+    name_markers: what a tool's name cannot contain either; such a tool is left out.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Family:
     trigger: str
     text_markers: tuple[str, ...]
     think_end: str = "</think>"
+    name_markers: tuple[str, ...] = ()
 
     def call(self, rules: Rules, call: Call) -> str:
         """An expression for one call from behind `trigger`; ValueError if its arguments cannot be written."""

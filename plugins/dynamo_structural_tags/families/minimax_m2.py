@@ -1,0 +1,42 @@
+"""MiniMax M2: all calls in one section, one element per call and per argument, strings as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..ebnf.rules import Rules, quote
+from ..ebnf.tagged import PairFormat
+from .family import Call, Family
+from .vllm_tagged import spaced, vllm_arguments
+
+__all__ = ["MINIMAX_M2"]
+
+_SECTION, _SECTION_END = "<minimax:tool_call>", "</minimax:tool_call>"
+_CALL, _CALL_END = "<invoke name=", "</invoke>"
+_KEY, _VALUE_END = "<parameter name=", "</parameter>"
+_FORM = PairFormat(
+    (f'{_KEY}"', '">'),
+    ("", f"{_VALUE_END}\n"),
+    ("<", ">", '"', "'"),
+    (*spaced("<", "/", "parameter", ">"), *spaced("<", "parameter name", "="), _CALL_END),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _MiniMax(Family):
+    def call(self, rules: Rules, call: Call) -> str:
+        begin, end = f'{_CALL}"{call.name}">\n', f"{_CALL_END}\n"
+        return f"{quote(begin)} {vllm_arguments(rules, call, _FORM)} {quote(end)}"
+
+    def calls(self, rules: Rules, call: str, parallel: bool) -> tuple[str, bool]:
+        more = f"({call})*" if parallel else ""
+        return f'"\\n" {call} {more} {quote(_SECTION_END)}', False
+
+
+MINIMAX_M2 = _MiniMax(
+    "minimax_m2",
+    "chat template of MiniMax M2",
+    _SECTION,
+    (_SECTION_END, _CALL, _CALL_END, _KEY, _VALUE_END, "<think>", "</think>"),
+    name_markers=("<", ">", '"', "'", "\n"),
+)
