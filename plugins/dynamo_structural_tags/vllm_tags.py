@@ -36,12 +36,13 @@ def with_tag(request: Any, *, engine_owns_reasoning: bool) -> Any:
     """The request with a tag for its tools in place of what it asks its output to be.
 
     It stays as it is if no call is wanted, if the format it asks for has no schema, or if nothing compiles. Without
-    a reasoning parser the output begins with the reasoning, which a tag for "auto" would not let end.
+    a reasoning parser the output begins with the reasoning, which a tag for "auto" would not let end; and so it does
+    where the client does not want to see the reasoning, because there vLLM starts the grammar at the first token.
     """
     hook, tools, choice, schema = current(), tools_of(request), choice_of(request), format_of(request)
     if hook is None or not tools or choice == "none" or schema is False:
         return request
-    if choice == "auto" and not engine_owns_reasoning:
+    if choice == "auto" and not (engine_owns_reasoning and getattr(request, "include_reasoning", True)):
         return request
     text = hook.maker.make(
         tools,

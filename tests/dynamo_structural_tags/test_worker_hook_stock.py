@@ -300,6 +300,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
     return Server(folder)
 
 
+def test_a_tag_that_would_begin_in_the_reasoning_is_not_made_for_auto(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With include_reasoning=false vLLM's grammar begins at the first token, and would forbid </think>."""
+    _start("enforce", monkeypatch)
+
+    hidden = {"include_reasoning": False}
+    auto = _adjusted(server, monkeypatch, hidden | {"tool_choice": "auto"})
+    forced = _adjusted(server, monkeypatch, hidden | {"tool_choice": "required"})
+
+    assert auto.structured_outputs is None
+    assert is_own(json.loads(forced.structured_outputs.structural_tag))
+    assert _adjusted(server, monkeypatch, {"tool_choice": "auto"}).structured_outputs is not None
+
+
 def _adjusted(
     server: Server, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], *, reasoning: bool = True
 ) -> Any:
