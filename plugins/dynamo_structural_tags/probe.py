@@ -30,7 +30,7 @@ def probe(url: str, *, timeout: float = 120) -> Iterator[Finding]:
         answer = _get(f"{base}/v1/chat/completions", timeout, _request(model))
         choice = answer["choices"][0]
     except urllib.error.HTTPError as error:
-        body = error.read().decode("utf-8", "replace")[:300]
+        body = " ".join(error.read().decode("utf-8", "replace").split())[:300]
         fix = "correct the address; if this request alone is refused, look at the worker's log"
         yield Finding("endpoint", "error", f"{error.url}: HTTP {error.code}: {body}", "an answer", fix)
         return

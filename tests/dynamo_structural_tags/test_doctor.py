@@ -230,7 +230,8 @@ def test_counters_of_a_live_endpoint_are_summed_up() -> None:
 def test_an_endpoint_that_refuses_or_is_not_there_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     with _endpoint(None) as url:
         refused = cli.main(["doctor", "--no-processes", "--url", url])
-        assert "HTTP 400" in capsys.readouterr().out
+        (line,) = [line for line in capsys.readouterr().out.splitlines() if "HTTP 400" in line]
+        assert "<title>Error response</title>" in line  # a page in one line
     gone = cli.main(["doctor", "--no-processes", "--url", url, "--json"])
 
     assert (refused, gone) == (2, 2)
