@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from token_matcher import Matcher, single_bytes, words
 from tool_lists import random_tools
 from vllm.tool_parsers.utils import coerce_to_schema_type, extract_types_from_schema
 
+from dynamo_structural_tags.families import FAMILIES as KNOWN
 from dynamo_structural_tags.families.vllm_types import read_as, types_read
 from dynamo_structural_tags.grammar import build, build_tag
 from dynamo_structural_tags.schema import Verdict
@@ -225,3 +227,10 @@ def test_the_types_of_vllm_are_those_that_its_parser_considers() -> None:
         assert ours == set(theirs), schema
         for text in texts:
             assert equal_json(read_as(text, ours), coerce_to_schema_type(text, theirs)), (schema, text)
+
+
+def test_the_page_lists_each_family() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "structural_tags.md").read_text("utf-8")
+    table = page.partition("### Families\n")[2].partition("\n\nIn the families")[0]
+
+    assert [name for name in KNOWN if f"`{name}`" not in table] == []
