@@ -3,6 +3,7 @@ plugin and the out-of-tree layer registry (see `vllm_cpu_dsa.platform`)."""
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
@@ -72,6 +73,28 @@ def _nap(original: Any) -> Any:
         time.sleep(_NAP_S)
 
     return sched_yield
+
+
+def _unfinished_prompts_draw_nothing(original: Any) -> Any:
+    @functools.wraps(original)
+    def sample_tokens(self: Any, grammar_output: Any) -> Any:
+        generators = self.input_batch.generators
+        unfinished = self.discard_request_mask.np[: self.input_batch.num_reqs].nonzero()[0].tolist()
+        kept = {index: generators.pop(index) for index in unfinished if index in generators}
+        try:
+            return original(self, grammar_output)
+        finally:
+            generators.update(kept)
+
+    return sample_tokens
+
+
+def _nothing_is_drawn_back() -> bool:
+    import inspect
+
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    return "get_offset" not in inspect.getsource(GPUModelRunner._bookkeeping_sync)
 
 
 def _slot_mapping(original: Any) -> Any:
@@ -165,6 +188,20 @@ REGISTER = Register(
             ),
             replace=_query_quantization,
             obsolete=_stock_quantizes_on_cpu,
+        ),
+        Patch(
+            id="cpu-seeded-chunks",
+            target="vllm.v1.worker.gpu_model_runner:GPUModelRunner.sample_tokens",
+            window=VLLM,
+            why="While a prompt is not finished its step samples a token that is thrown away, and the runner turns the "
+            "generator of a request with a seed back by that draw. A CPU generator cannot be turned back ('CPU "
+            "Generator does not use offset'), so one such request ends the engine. With the replacement unfinished "
+            "prompts do not draw from their generators at all, which leaves a request the same numbers.",
+            upstream="https://github.com/vllm-project/vllm/blob/v0.31.0/vllm/v1/worker/gpu_model_runner.py",
+            remove_when="GPUModelRunner._bookkeeping_sync no longer calls get_offset on CPU generators.",
+            expects=("self", "grammar_output"),
+            replace=_unfinished_prompts_draw_nothing,
+            obsolete=_nothing_is_drawn_back,
         ),
         Patch(
             id="cpu-slot-mapping",

@@ -56,6 +56,27 @@ def test_the_compiled_rotary_op_is_right_on_two_dimensions_and_wrong_on_the_thre
     assert (wrong > 0.5).all(), "stock rotates three dimensions rightly now: its op can be used again"
 
 
+def sampled(model: Path, **options: Any) -> list[list[int]]:
+    """Sampled tokens of a short and of a long prompt, each with a seed of its own."""
+    from vllm import SamplingParams
+
+    prompts = [{"prompt_token_ids": prompt(length, length)} for length in (40, 300)]
+    settings = [SamplingParams(seed=seed, temperature=1.0, max_tokens=8, ignore_eos=True) for seed in (5, 6)]
+    with engine(model, **options) as llm:
+        return [list(done.outputs[0].token_ids) for done in llm.generate(prompts, settings, use_tqdm=False)]
+
+
+def test_a_seeded_prompt_in_chunks_samples_what_it_samples_in_one_step(
+    run: Callable[..., Any], folder: Callable[..., Path]
+) -> None:
+    """Stock turns the generator back by the draws of unfinished prompts, which a CPU generator refuses."""
+    with pytest.raises(RuntimeError, match="CPU Generator does not use offset"):
+        torch.Generator().get_offset()
+
+    model = folder(layers=1)
+    assert run(sampled, model, max_num_batched_tokens=64) == run(sampled, model, max_num_batched_tokens=512)
+
+
 def rotary_of(model: Path) -> tuple[bool, list[str]]:
     """Whether the compiled op is switched on for any rotary layer of a running engine; and custom_ops."""
     from vllm.config import set_current_vllm_config
