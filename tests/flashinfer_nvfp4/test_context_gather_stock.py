@@ -329,7 +329,7 @@ def _local_cache(rank: int, cache: Any, table: Any) -> tuple[Any, Any]:
         ({"cache": torch.zeros(1, 64, 352, dtype=torch.float16)}, r"cache float16.*a cache of bytes"),
         ({"out": torch.zeros(9, 512)}, r"out float32 \[9, 512\].*\[5 or more, 576\]"),
         ({"out": torch.zeros(4, 576)}, r"5 rows.*\[5 or more, 576\].*another geometry"),
-        ({"starts": torch.zeros(3, dtype=torch.int32)}, r"starts \[3\].*Pass the tables of one batch"),
+        ({"starts": torch.zeros(3, dtype=torch.int32)}, r"starts int32 \[3\].*Pass the tables of one batch"),
     ],
 )
 def test_what_is_no_context_is_refused(change: Any, message: str) -> None:
