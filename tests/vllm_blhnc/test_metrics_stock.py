@@ -136,9 +136,10 @@ def test_rows_are_shown_with_their_layout(decode: Server) -> None:
 def test_a_refused_peer_is_counted_by_every_worker_that_refuses(decode: Server) -> None:
     workers = 2 if "MultiConnector" in decode.log else 1
     name = "vllm:blhnc_refused_peers_total"
-    _until(lambda: decode.metrics(name)[name][LABELS] == workers)
+    _until(lambda: decode.metrics(name)[name][LABELS] >= workers)
 
-    assert decode.metrics(name) == {name: {LABELS: workers}}
+    # A worker may shake hands again before it hears that the other one has failed the request.
+    assert workers <= decode.metrics(name)[name][LABELS] <= 2 * workers
 
 
 def test_everything_exported_is_in_the_table_of_figures(decode: Server) -> None:
