@@ -16,7 +16,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from tool_call_requests import Answer, Kind, ask, body_of, fault_of, kinds
+
+from glm53.local.processes import free_ports
 
 ENVIRONMENT = {
     "DYNAMO_STRUCTURAL_TAGS": "enforce",
@@ -101,9 +102,7 @@ def server(
 
     Raises RuntimeError with the end of its log if it does not start.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    [port] = free_ports(1, "127.0.0.1")
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), "--served-model-name", "glm"),
         *("--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--dtype", "float32"),

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +16,9 @@ from typing import Any
 
 import httpx
 
-__all__ = ["OURS", "STOCK", "Front", "free_port", "script", "started"]
+from glm53.local.processes import free_ports
+
+__all__ = ["OURS", "STOCK", "Front", "script", "started"]
 
 OURS = "dynamo_structural_tags.frontend"
 STOCK = "dynamo.frontend"
@@ -26,13 +27,6 @@ STOCK = "dynamo.frontend"
 def script(text: str, **options: Any) -> str:
     """A user message that makes the scripted worker write `text`; options: see scripted_worker.py."""
     return f"@@{json.dumps({'text': text, **options})}@@"
-
-
-def free_port() -> int:
-    """A port of the loopback device that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -103,7 +97,7 @@ def started(
     try:
         made = {}
         for name, module in fronts.items():
-            port = free_port()
+            [port] = free_ports(1, "127.0.0.1")
             address = ("--http-host", "127.0.0.1", "--http-port", str(port), "--enable-anthropic-api")
             planes = ("--discovery-backend", "file", "--request-plane", "tcp")
             log = run(name, "-m", module, *address, *planes)

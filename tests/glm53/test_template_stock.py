@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from glm53.local.processes import free_ports
 from glm53.model import make
 
 FIX = "needs the pinned stock environment: make test"
@@ -220,9 +220,7 @@ def frontend(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """Address of a frontend that serves the model, and the file with the prompts it sent to the worker."""
     pytest.importorskip("dynamo._core", reason="needs ai-dynamo, which only the 0.31.0 environment has")
     base = tmp_path_factory.mktemp("dynamo")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    [port] = free_ports(1, "127.0.0.1")
     environment = {
         **os.environ,
         "DYN_FILE_KV": str(base / "discovery"),

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 from tier_fields import NAMESPACE, fields
 from tier_memory import Memory
-from tier_nodes import LEASE_S, client_of, eventually, free_ports, node_settings, running_node
+from tier_nodes import LEASE_S, client_of, eventually, node_settings, running_node
 
+from glm53.local.processes import free_ports
 from mooncake_tier import binding, doctor
 from mooncake_tier.cli import main
 from mooncake_tier.connection import StoreAddress, connect, rehearse
@@ -39,7 +40,7 @@ COMMAND = [sys.executable, "-m", "mooncake_tier.cli", "serve", "--json", "--pool
 
 @contextmanager
 def _serving(run_dir: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    rpc, metrics, pool = map(str, free_ports(3))
+    rpc, metrics, pool = map(str, free_ports(3, "127.0.0.1"))
     command = [*COMMAND, "--run-dir", str(run_dir), "--rpc-port", rpc, "--metrics-port", metrics, "--pool-port", pool]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -127,7 +128,7 @@ def test_the_doctor_names_a_store_that_does_not_answer_and_workers_that_differ(
 ) -> None:
     write_report(tmp_path / "reports", "a", fields())
     write_report(tmp_path / "reports", "b", fields(cache_dtype="bf16"))
-    [port] = free_ports(1)
+    [port] = free_ports(1, "127.0.0.1")
 
     options = ["--metrics", f"127.0.0.1:{port}", "--report", str(tmp_path / "reports"), "--run-dir", str(tmp_path)]
     assert main(["doctor", *options]) == 1
@@ -178,7 +179,7 @@ def test_a_master_that_is_silent_is_refused_without_freezing_this_process() -> N
 
 def test_a_closed_port_is_told_at_once() -> None:
     """Mooncake's own set-up would knock for 90 s (0.3.13)."""
-    [port] = free_ports(1)
+    [port] = free_ports(1, "127.0.0.1")
 
     for master in (f"127.0.0.1:{port}", f"etcd://127.0.0.1:{port}"):
         with pytest.raises(TierUnavailable, match=f"no connection to 127.0.0.1:{port} .Connection refused"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from glm53.local.processes import free_ports
 from mooncake_tier.client import TierClient
 from mooncake_tier.node import Node
 from mooncake_tier.options import Options
@@ -22,17 +22,8 @@ POOL = 64 << 20
 LEASE_S = 1.0
 
 
-def free_ports(count: int) -> list[int]:
-    """Different ports of 127.0.0.1 that nobody uses now."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
-
-
 def node_settings(**changed: Any) -> NodeSettings:
-    rpc, metrics, pool = free_ports(3)
+    rpc, metrics, pool = free_ports(3, "127.0.0.1")
     given: dict[str, Any] = {"rpc_port": rpc, "metrics_port": metrics, "pool_port": pool, "pool_bytes": POOL}
     return NodeSettings(**given | {"lease_s": LEASE_S, "owner_ttl_s": 2, "threads": 2} | changed)
 

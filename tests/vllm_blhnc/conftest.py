@@ -8,7 +8,6 @@ import json
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -128,9 +127,9 @@ class Engine(Process):
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    from glm53.local.processes import free_ports
+
+    return free_ports(1, "127.0.0.1")[0]
 
 
 @pytest.fixture(scope="session")
