@@ -53,7 +53,7 @@ class Node:
         """The master's HTTP side."""
         return Master(self.settings.address, self.settings.metrics_port)
 
-    def start(self, within_s: float = 30.0) -> None:
+    def start(self, within_s: float = 90.0) -> None:
         """Start what the settings ask for and return when it serves; raises `NodeFailed`, with nothing left running."""
         mooncake_folder()
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ class Node:
             self.stop()
             raise
 
-    def restart(self, name: str, within_s: float = 30.0) -> None:
+    def restart(self, name: str, within_s: float = 90.0) -> None:
         """Start a process that has ended again, beside the other; raises `NodeFailed` if it does not serve then."""
         self._begin(name, time.monotonic() + within_s)
         self._check_ports()
