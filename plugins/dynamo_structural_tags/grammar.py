@@ -88,7 +88,8 @@ def build_tag(
     response_format: OpenAI's ``json_object`` or ``json_schema``: the answer where the model calls no tool.
     check: tries a tag with xgrammar. If it raises, the tools are tried one by one, and those that fail fall.
 
-    Raises ValueError for a family or reasoning that does not exist, never for a schema. Results are kept by content.
+    Raises ValueError for a family or reasoning that does not exist, never for a schema. Results are kept by content,
+    but for those that a ``check`` had a part in: what it says may depend on more than the tag.
     """
     return build(
         tools,
@@ -101,7 +102,7 @@ def build_tag(
     ).tag
 
 
-_kept: OrderedDict[tuple[str, int], Built] = OrderedDict()
+_kept: OrderedDict[str, Built] = OrderedDict()
 _lock = threading.Lock()
 _KEPT = 256
 
@@ -116,7 +117,7 @@ def build(
     response_format: Any = None,
     check: Check | None = None,
 ) -> Built:
-    """`build_tag` with what is enforced of each tool. The result is shared: do not change it."""
+    """`build_tag` with what is enforced of each tool. A kept result is shared: do not change it."""
     if reasoning not in REASONING:
         raise ValueError(
             f"reasoning={reasoning!r}: nobody else can own the reasoning; allowed are {', '.join(REASONING)}: "
@@ -124,16 +125,22 @@ def build(
         )
     form = family_named(family)
     wish = list(tools) if isinstance(tools, Iterable) and not isinstance(tools, str | bytes | dict) else []
+
+    def fresh() -> Built:
+        return _Builder(form, parallel, reasoning, response_format, check).build(Offer(wish, tool_choice))
+
+    if check is not None:
+        return fresh()
     try:
         content = json.dumps([wish, family, tool_choice, parallel, reasoning, response_format])
-        key = (hashlib.sha256(content.encode()).hexdigest(), id(check))
+        key = hashlib.sha256(content.encode()).hexdigest()
     except (TypeError, ValueError, RecursionError):
-        return _Builder(form, parallel, reasoning, response_format, check).build(Offer(wish, tool_choice))
+        return fresh()
     with _lock:
         if key in _kept:
             _kept.move_to_end(key)
             return _kept[key]
-    built = _Builder(form, parallel, reasoning, response_format, check).build(Offer(wish, tool_choice))
+    built = fresh()
     with _lock:
         _kept[key] = built
         while len(_kept) > _KEPT:

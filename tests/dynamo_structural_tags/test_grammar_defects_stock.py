@@ -267,6 +267,22 @@ def test_a_tool_that_does_not_compile_falls_alone() -> None:
     assert build(_of({"type": "string"}), check=check).tools[0].falls == ()
 
 
+def test_what_one_check_refused_says_nothing_about_the_next() -> None:
+    """A check lives as long as its request, and the next one may have its place in memory."""
+
+    class Check:
+        def __init__(self, accepts: bool) -> None:
+            self.accepts = accepts
+
+        def __call__(self, tag: dict[str, Any]) -> None:
+            if not self.accepts and "https" in tag["format"]["grammar"]:
+                raise RuntimeError("no time left")
+
+    tools = _of({"type": "string", "pattern": "^https"})
+    levels = [build(tools, check=Check(accepts)).tools[0].level.value for accepts in (False, True) * 4]
+    assert levels == ["types", "full"] * 4
+
+
 def test_a_schema_that_nothing_satisfies_leaves_the_name() -> None:
     (made,) = build([tool("t", {"a": False}, required=["a"])]).tools
 
