@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class Family(ABC):
     """A tool format.
 
     name: as `build_tag` takes it.
@@ -40,9 +41,9 @@ class Family:
     think_end: str = "</think>"
     name_markers: tuple[str, ...] = ()
 
+    @abstractmethod
     def call(self, rules: Rules, call: Call) -> str:
         """An expression for one call from behind `trigger`; ValueError if its arguments cannot be written."""
-        raise NotImplementedError
 
     def calls(self, rules: Rules, call: str, parallel: bool) -> tuple[str, bool]:
         """From behind `trigger` to the end of the calls of one section, and whether `trigger` may come again.
