@@ -98,7 +98,7 @@ def exit_code(found: list[Check], sections: list[str], budget: Budget) -> int:
 
 def device_facts(device: str, speed: float) -> dict[str, Any]:
     """What the device is and what is installed."""
-    facts: dict[str, Any] = {"name": "cpu", "gigabytes_per_second": round(speed / 1e3, 1)}
+    facts: dict[str, Any] = {"name": "cpu", "gigabytes_per_second": round(speed / 1e3, 6)}
     if device == "cuda":
         told = torch.cuda.get_device_properties(0)
         facts |= {
