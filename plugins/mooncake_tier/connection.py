@@ -16,7 +16,7 @@ from mooncake_tier.network import listeners
 from mooncake_tier.options import Options
 from mooncake_tier.stock import MooncakeStore
 
-__all__ = ["PROTOCOLS", "StoreAddress", "connect", "rehearse"]
+__all__ = ["PROTOCOLS", "StoreAddress", "connect", "open_store", "rehearse"]
 
 PROTOCOLS = ("tcp", "rdma")
 
@@ -57,7 +57,12 @@ class StoreAddress:
 def connect(
     address: StoreAddress, namespace: str, options: Options | None = None, within_s: float = 30.0
 ) -> TierClient:
-    """A client of the store. Raises `TierUnavailable` within about `within_s` seconds if it cannot be had.
+    """A client of the store. Raises `TierUnavailable` within about `within_s` seconds if it cannot be had."""
+    return TierClient(open_store(address, within_s), namespace, options)
+
+
+def open_store(address: StoreAddress, within_s: float = 30.0) -> MooncakeStore:
+    """The store itself, for a client whose namespace is not known yet; raises as `connect`.
 
     Mooncake's set-up stops every Python thread of the process, for 90 s if the master does not answer. So another
     process rehearses it first.
@@ -73,7 +78,7 @@ def connect(
             ", ".join(opened),
             address.host,
         )
-    return TierClient(store, namespace, options)
+    return store
 
 
 def rehearse(address: StoreAddress, within_s: float = 30.0) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "NamespaceFields",
     "Rank",
     "block_key",
+    "key_prefix",
     "namespace",
     "namespace_pattern",
 ]
@@ -186,10 +187,7 @@ def block_key(namespace: str, block_hash: bytes, rank: Rank | None = None) -> st
     block_hash: vLLM's chained hash of the block (of a chunk's last block), 16 to 64 bytes: it covers the tokens before
     it, the cache salt, the adapter's name and multimodal inputs. Raises `KeyRefused` for anything else.
     """
-    if not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace):
-        raise KeyRefused(
-            f"namespace={namespace!r}", "keys are safe only under one", "what namespace() returned", "Pass that"
-        )
+    prefix = key_prefix(namespace, rank)
     if type(block_hash) is not bytes or not 16 <= len(block_hash) <= 64:
         raise KeyRefused(
             f"block_hash={block_hash!r:.80}",
@@ -197,8 +195,17 @@ def block_key(namespace: str, block_hash: bytes, rank: Rank | None = None) -> st
             "the 16 to 64 bytes of vLLM's block hash",
             "Pass the hash itself",
         )
+    return prefix + block_hash.hex()
+
+
+def key_prefix(namespace: str, rank: Rank | None = None) -> str:
+    """What the keys of all blocks of one rank begin with; the block's hash in hexadecimal follows."""
+    if not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace):
+        raise KeyRefused(
+            f"namespace={namespace!r}", "keys are safe only under one", "what namespace() returned", "Pass that"
+        )
     one = rank or Rank()
-    return f"{namespace}/g{one.group}t{one.tp}p{one.pp}d{one.dcp}c{one.pcp}/{block_hash.hex()}"
+    return f"{namespace}/g{one.group}t{one.tp}p{one.pp}d{one.dcp}c{one.pcp}/"
 
 
 def namespace_pattern(namespace: str) -> str:
