@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="needs the pinned stock environment: make test")
 
-from family_texts import FRAMES, MARKS, call_text, read, turn_text
+from family_texts import FRAMES, MARKS, read, turn_text
 from glm_turns import equal_json, tool
 from json_schemas import WORDS, random_schema, random_value, valid
 from token_matcher import Matcher, single_bytes, words
@@ -31,6 +31,8 @@ SAMPLES = int(os.environ.get("FAMILY_SAMPLES", "12"))
 SEED = int(os.environ.get("FAMILY_SEED", "0"))
 FAMILIES = list(FRAMES)
 MARKUP = ("minimax_m2", "qwen3_coder")
+#: One call a turn, and no text beside it.
+ALONE = ("llama3_json",)
 
 RUN = tool("run", {"cmd": {"type": "string"}}, required=["cmd"], additionalProperties=False)
 NOARGS = tool("noargs", {}, additionalProperties=False)
@@ -78,12 +80,11 @@ def test_vllms_parser_reads_valid_calls_in_every_text_of_the_grammar(family: str
         verdicts = {made.name: made.verdict for made in built.tools}
         compiled = matcher.compile(built.tag)
         for _ in range(4):
-            text = matcher.sample(compiled, rng)
+            text = matcher.sample(compiled, rng, ends=(b">", b"}", b"]"))
             if text is None:
                 continue
             content, calls = read(family, text, tools)
-            opener = call_text(family, "", {}).partition("{")[0][:12]
-            begin = text.find(FRAMES[family][0] or opener)
+            begin = text.find(KNOWN[family].trigger)
             assert content.strip() == (text if begin < 0 else text[:begin]).strip(), (seed, text)
             assert bool(calls) == (begin >= 0), (seed, text)
             for name, arguments in calls:
@@ -133,12 +134,32 @@ WRONG: dict[str, tuple[tuple[str, str], ...]] = {
     "deepseek_v31": (
         ("{", "{\n"), ("<｜tool▁sep｜>", ""), ("<｜tool▁calls▁end｜>", ""), ('"ls"', '"<｜tool▁call▁end｜>"'),
     ),
+    "deepseek_v32": (
+        ('"cmd"', "cmd"), ('"true"', '"false"'), (' string="true"', ""), (">ls", "></｜DSML｜parameter>ls"),
+        (">ls", "></｜DSML｜invoke>"), (">ls", "></｜DSML｜function_calls>"), (">ls", '><｜DSML｜parameter name="x">'),
+    ),
+    "deepseek_v4": (
+        ("tool_calls>", "function_calls>"), ('"true"', '"false"'), (">ls", "></｜DSML｜parameter>ls"),
+        (">ls", "></｜DSML｜tool_calls>"),
+    ),
+    "deepseek_v41": (("｜ calls>", "｜calls>"), ('"true"', '"false"'), (">ls", "></｜DSML｜ parameter>ls")),
+    "gemma4": (
+        ('<|"|>ls<|"|>', "ls"), ('<|"|>ls<|"|>', '"ls"'), ("ls", 'l<|"|>s'), ("ls", "l<tool_call|>s"), ("call:", ""),
+        ("}<tool", "<tool"), ("cmd", '"cmd"'),
+    ),
     "hermes": (('"name"', '"function"'), ('"ls"', '"</tool_call>"'), ('"ls"', '"\\ud800"'), ('"arguments": ', "")),
+    "jamba": (('"name"', '"function"'), ('"ls"', '"</tool_calls>"'), ("\n]<", "<"), ("[", "")),
+    "llama3_json": (
+        ('"parameters"', '"arguments"'), ('"ls"', '"<|python_tag|>"'), ('{"name', '\n{"name'), ('{"name', 'x{"name'),
+        ('"}}', '"}} x'),
+    ),
     "kimi_k2": ((":0", ""), ("functions.run", "run"), ('"ls"', '"<|tool_call_end|>"'), ("_end|>", "_end|>\n")),
     "minimax_m2": (
         ('"cmd"', '"cmd'), ('="run"', "=run"), (">ls", "></parameter>ls"), (">ls", "></ parameter >ls"),
         (">ls", '><parameter name="x">ls'), (">ls", "></invoke>ls"),
     ),
+    "mistral": (('"ls"', '"[TOOL_CALLS]"'), ("[{", "{"), ("}]", "}"), ('"arguments"', '"parameters"')),
+    "mistral_v11": (('"ls"', '"[TOOL_CALLS]"'), ("[ARGS]", ""), ("[ARGS]", "[ARGS][ARGS]"), ('"}', '"} x')),
     "qwen3_coder": (
         ("=cmd>", "=cmd "), ("\nls", "ls"), ("ls\n", "ls"), ("ls", "</parameter>"), ("ls", "< parameter = x>"),
         ("ls", "</function>"), ("ls", "<function=run>"),
@@ -165,26 +186,30 @@ def test_the_choice_of_tools_decides_which_calls_may_come(matcher: Matcher, fami
     one, other, both = turn_text(family, ls), turn_text(family, no), turn_text(family, ls, no)
     texts = ("Hello", one, other, both, "Look.\n" + one, one + "Done", one + one[:12])
     named = {"type": "function", "function": {"name": "run"}}
+    several = beside = family not in ALONE
     wanted: list[tuple[dict[str, Any], list[bool]]] = [
-        ({}, [True, True, True, True, True, False, False]),
-        ({"parallel": False}, [True, True, True, False, True, False, False]),
-        ({"tool_choice": "required"}, [False, True, True, True, False, False, False]),
+        ({}, [True, True, True, several, beside, False, False]),
+        ({"parallel": False}, [True, True, True, False, beside, False, False]),
+        ({"tool_choice": "required"}, [False, True, True, several, False, False, False]),
         ({"tool_choice": named}, [False, True, False, False, False, False, False]),
         ({"tool_choice": "none"}, [True, False, False, False, False, False, False]),
     ]
 
     for wishes, accepted in wanted:
         assert _accepts(matcher, family, [RUN, NOARGS], *texts, **wishes) == accepted, wishes
+    if family in ALONE:
+        return
     content, calls = read(family, "Look.\n" + both, [RUN, NOARGS])
     assert (content.rstrip(), calls) == ("Look.", [ls, no])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_grammar_begins_behind_the_reasoning_or_holds_it(matcher: Matcher, family: str) -> None:
-    call = turn_text(family, ("run", {"cmd": "ls"}))
-    texts = ("I think</think>\n" + call, "</think>Hi", call, "plan: " + call + " maybe</think>Hi")
+    call, end = turn_text(family, ("run", {"cmd": "ls"})), KNOWN[family].think_end
+    texts = (f"I think{end}{call}", f"{end}Hi", call, f"plan: {call} maybe{end}Hi")
 
-    assert _accepts(matcher, family, [RUN], *texts, reasoning="tag") == [True, True, False, False]
+    # Where calls come at the beginning or not at all, no reader looks for them in the reasoning.
+    assert _accepts(matcher, family, [RUN], *texts, reasoning="tag") == [True, True, False, family in ALONE]
 
 
 @pytest.mark.parametrize(

@@ -57,10 +57,17 @@ class Matcher:
         matcher = xgrammar.GrammarMatcher(compiled)
         return bool(matcher.accept_string(text) and matcher.accept_token(self.stop))
 
-    def sample(self, compiled: xgrammar.CompiledGrammar, rng: random.Random, limit: int = 1000) -> str | None:
+    def sample(
+        self,
+        compiled: xgrammar.CompiledGrammar,
+        rng: random.Random,
+        limit: int = 1000,
+        ends: tuple[bytes, ...] = (b"</tool_call>",),
+    ) -> str | None:
         """A random text, token by token through the mask; None where it grew over `limit` bytes or is no UTF-8.
 
         "<" and closing characters are likelier as the text grows, for text that ends and calls that begin.
+        ends: behind which a text is likely to end.
         """
         matcher = xgrammar.GrammarMatcher(compiled)
         out = bytearray()
@@ -70,7 +77,7 @@ class Matcher:
             bits = np.unpackbits(self._mask.numpy().view(np.uint8), bitorder="little")[: self.stop + 1]
             allowed = set(np.flatnonzero(bits).tolist())
             assert allowed, ("the grammar leads nowhere", bytes(out))
-            called = out.rstrip().endswith(b"</tool_call>")
+            called = out.rstrip().endswith(ends)
             if self.stop in allowed and (len(allowed) == 1 or (called and rng.random() < 0.7) or rng.random() < 0.02):
                 return _decoded(out)
             allowed.discard(self.stop)

@@ -23,10 +23,16 @@ def free_text(rules: Rules, excluded: Iterable[str], calls: Iterable[tuple[str, 
 
 
 class Markers:
-    """The texts that no value may contain. Each begins with its only "<"."""
+    """The texts that no value may contain. All begin with the same character, and none has it a second time.
+
+    first: that character.
+    """
 
     def __init__(self, words: Iterable[str]) -> None:
         self.words = tuple(words)
+        self.first = self.words[0][0] if self.words else "<"
+        if any(word.rfind(self.first) != 0 for word in self.words):
+            raise ValueError(f"markers={self.words}: each must begin with the only {self.first!r} in it")
 
     def inside(self, text: str) -> bool:
         """Whether the text contains one of them."""
@@ -103,9 +109,9 @@ class _Search:
             if _has(chars, wanted):
                 self.hit = self.hit or state + 1 == len(self.word)
                 after.add((state + 1) % len(self.word))
-            if _has(chars, "<"):
+            if _has(chars, self.word[0]):
                 after.add(1)
-            if any(not (low == high and chr(low) in (wanted, "<")) for low, high in chars):
+            if any(not (low == high and chr(low) in (wanted, self.word[0])) for low, high in chars):
                 after.add(0)
         return frozenset(after)
 
@@ -114,7 +120,7 @@ class _Search:
         for state in states:
             if state and all(_has(chars, c) for c in self.word[state:]):
                 self.hit = True
-        reached = frozenset(range(len(self.word))) if _has(chars, "<") else frozenset((0,))
+        reached = frozenset(range(len(self.word))) if _has(chars, self.word[0]) else frozenset((0,))
         return reached if low else reached | states
 
     def _repeated(self, item: Node, low: int, high: int | None, states: frozenset[int]) -> frozenset[int]:

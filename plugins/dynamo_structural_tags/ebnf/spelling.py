@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..schema.charsets import ALL, CharSet, charset, complement, minus
 from .markers import Markers
-from .rules import Rules, char_class, one_of
+from .rules import Rules, char_class, one_of, quote
 
 __all__ = ["JSON_ESCAPE", "JsonSpelling", "Spelling"]
 
@@ -58,13 +58,14 @@ class Spelling:
     def nonempty(self, first: CharSet, chars: CharSet = ALL) -> str:
         """A run of these characters that begins with one of `first`, which are among them.
 
-        No marker in it, also none that begins with the first character: behind a first "<" no rest of one may come.
+        No marker in it, also none that begins with the first character: no rest of a marker may come behind its first.
         """
         tails = tuple(word[1:] for word in self.markers.words)
-        rest, plain, escapes = self.run(chars), self.plain(minus(first, LESS)), self.escapes(first)
+        opening = charset([(ord(self.markers.first), ord(self.markers.first))])
+        rest, plain, escapes = self.run(chars), self.plain(minus(first, opening)), self.escapes(first)
         choices = [f"{char_class(plain)} {rest}"] if plain else []
-        if minus(first, LESS) != first:
-            choices.append(f'"<" {self.run(chars, tails)}')
+        if minus(first, opening) != first:
+            choices.append(f"{quote(self.markers.first)} {self.run(chars, tails)}")
         if escapes:
             choices.append(f"{escapes} {rest}")
         return self.rules.add(" | ".join(choices))

@@ -24,9 +24,9 @@ _BLANK = (
 
 
 def json_literal(text: str, markers: Markers) -> str:
-    """JSON text in which markers are escaped: they begin with "<", which only its strings hold."""
+    """JSON text in which markers are escaped: no marker is in it but in its strings."""
     for word in markers.words:
-        text = text.replace(word, "\\u003c" + word[1:])
+        text = text.replace(word, f"\\u{ord(word[0]):04x}{word[1:]}")
     return text
 
 

@@ -31,6 +31,7 @@ class Family(ABC):
     trigger: the text that begins a call, or the section of all calls; free text cannot contain it otherwise.
     text_markers: what free text cannot contain either.
     think_end: what ends the reasoning.
+    think: what opens it.
     name_markers: what a tool's name cannot contain either; such a tool is left out.
     """
 
@@ -40,6 +41,7 @@ class Family(ABC):
     text_markers: tuple[str, ...]
     think_end: str = "</think>"
     name_markers: tuple[str, ...] = ()
+    think: str = "<think>"
 
     @abstractmethod
     def call(self, rules: Rules, call: Call) -> str:
@@ -51,3 +53,10 @@ class Family(ABC):
         call: a rule for any of the calls.
         """
         return call, parallel
+
+    def answer(self, rules: Rules) -> str | None:
+        """A rule for an answer without calls, where calls come at the very beginning of an output or not at all.
+
+        None if free text may stand before them.
+        """
+        return None

@@ -6,15 +6,12 @@ behind the section, and looks at the types of the values again: see `vllm_types`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from ..ebnf.rules import Rules, quote
-from ..schema import Verdict
 from .family import Call, Family
 from .json_calls import json_arguments
-from .vllm_types import misreadings
+from .vllm_types import note_misreadings
 
 __all__ = ["KIMI_K2"]
 
@@ -27,26 +24,12 @@ _NUMBER = '("0" | [1-9] [0-9]{0,3})'
 @dataclass(frozen=True, slots=True)
 class _Kimi(Family):
     def call(self, rules: Rules, call: Call) -> str:
-        for place, text in _misread(call.parameters, call.parameters, ()):
-            call.shapes.note(place, "type", Verdict.RELAXED, text)
+        note_misreadings(call.shapes, call.parameters)
         arguments = json_arguments(rules, call, _MARKERS)
         return f"{quote(f'{_CALL}functions.{call.name}:')} {_NUMBER} {quote(_ARGUMENTS)} {arguments} {quote(_CALL_END)}"
 
     def calls(self, rules: Rules, call: str, parallel: bool) -> tuple[str, bool]:
         return f"{call} {f'({call})*' if parallel else ''} {quote(_SECTION_END)}", False
-
-
-def _misread(schema: Any, root: Any, place: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """The places that vLLM reaches over `properties` and `items` whose values it changes."""
-    if not isinstance(schema, dict) or len(place) > 20:
-        return
-    if place and (text := misreadings(schema, root)) is not None:
-        yield place, text
-    properties = schema.get("properties")
-    for key, value in properties.items() if isinstance(properties, dict) else ():
-        yield from _misread(value, root, (*place, "properties", key))
-    if place and isinstance(schema.get("items"), dict):
-        yield from _misread(schema["items"], root, (*place, "items"))
 
 
 KIMI_K2 = _Kimi(

@@ -2,19 +2,21 @@
 
 vLLM looks at `type`, at the values of `enum` and into `anyOf`, `oneOf` and `allOf`; where these say nothing, as with a
 `$ref` or a `const`, it takes the argument for a string. A string it then reads as the first of null, integer, number,
-boolean, object, array and string that fits, so a string beside other types may come out as one of those.
+boolean, object, array and string that fits, so a string beside other types may come out as one of those. Arguments that
+were JSON before are looked at in the same way, as far as `properties` and `items` lead.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..allowed import allowed, json_type
+from ..schema import Shapes, Verdict
 
-__all__ = ["STRUCTURES", "kept", "misreadings", "read_as", "types_read"]
+__all__ = ["STRUCTURES", "kept", "misreadings", "note_misreadings", "read_as", "types_read"]
 
 STRUCTURES = frozenset(("object", "array"))
 _BRANCHES = ("anyOf", "oneOf", "allOf")
@@ -92,3 +94,21 @@ def misreadings(schema: Any, root: Any) -> str | None:
     elif "string" not in kinds or types <= {"string", "null"}:
         return None
     return "vLLM's parser reads a string that looks like another type as that"
+
+
+def note_misreadings(shapes: Shapes, parameters: Any) -> None:
+    """A message for each place of JSON arguments whose values vLLM changes."""
+    for place, text in _misread(parameters, parameters, ()):
+        shapes.note(place, "type", Verdict.RELAXED, text)
+
+
+def _misread(schema: Any, root: Any, place: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    if not isinstance(schema, dict) or len(place) > 20:
+        return
+    if place and (text := misreadings(schema, root)) is not None:
+        yield place, text
+    properties = schema.get("properties")
+    for key, value in properties.items() if isinstance(properties, dict) else ():
+        yield from _misread(value, root, (*place, "properties", key))
+    if place and isinstance(schema.get("items"), dict):
+        yield from _misread(schema["items"], root, (*place, "items"))

@@ -1,0 +1,19 @@
+"""DeepSeek-V4: the section of DeepSeek-V3.2 under another name, which the reader knows in two more spellings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .deepseek_v32 import DEEPSEEK_V32
+
+__all__ = ["DEEPSEEK_V4"]
+
+_OTHERS = ("<｜DSML｜toolcalls>", "<｜DSML｜tool>")
+
+DEEPSEEK_V4 = replace(
+    DEEPSEEK_V32,
+    name="deepseek_v4",
+    source="encoding of DeepSeek-V4, which comes with the model in place of a chat template",
+    trigger="<｜DSML｜tool_calls>",
+    text_markers=("</｜DSML｜tool_calls>", *_OTHERS, *DEEPSEEK_V32.text_markers[1:]),
+)

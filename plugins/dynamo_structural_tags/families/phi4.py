@@ -1,0 +1,13 @@
+"""Phi-4-mini: an array of calls behind a word.
+
+``functools[{"name": NAME, "arguments": {...}}]``. vLLM's reader ends the array at its first bracket, so there no value
+may hold one; this form is for readers that read JSON, as Dynamo's.
+"""
+
+from __future__ import annotations
+
+from .json_lists import JsonListFamily
+
+__all__ = ["PHI4"]
+
+PHI4 = JsonListFamily("phi4", "chat template of Phi-4-mini", "functools[", (), begin='""', markers=("functools[",))
