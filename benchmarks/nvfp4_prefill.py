@@ -75,6 +75,7 @@ class Prefill:
         one = query.new_zeros((tokens, self.heads, LATENT))
         sums = torch.zeros((tokens, self.heads), device=self.cache.device)
         two, other = one.clone(), sums.clone()
+        lower = torch.zeros_like(one, dtype=torch.int16)
 
         def attend(lse: bool) -> Any:
             return self.kernel(query, out[: -(-rows // BLOCK) * BLOCK], lists, counts, lse)
@@ -82,7 +83,7 @@ class Prefill:
         found = {"row": self._us(lambda: stage(self.cache, self.table, window, rows, out)) / rows}
         found["row_floor"] = floor_us(1, ROW_BYTES + STAGED_BYTES, speed)
         found["lists"] = self._us(lambda: staged_indices(positions, owners, window, lists, counts)) / tokens
-        found["merge"] = self._us(lambda: merge_into(one, sums, two, other)) / tokens
+        found["merge"] = self._us(lambda: merge_into(one, lower, sums, two, other)) / tokens
         found["direct"] = self._us(lambda: direct(query, positions, self.cache)) / tokens
         if isinstance(self.kernel, TorchKernel):
             return found

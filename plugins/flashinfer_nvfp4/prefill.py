@@ -6,6 +6,7 @@ caller's choice: a function for direct tokens, and a `StagedKernel` for staged r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,7 +14,7 @@ from typing import Protocol
 import torch
 
 from flashinfer_nvfp4.errors import LaunchRefused
-from flashinfer_nvfp4.prefill_plan import PrefillPlan, Stage
+from flashinfer_nvfp4.prefill_plan import PrefillPlan, Span, Stage
 from flashinfer_nvfp4.rowformat import LATENT, ROPE
 from flashinfer_nvfp4.tensors import check_tensor
 from flashinfer_nvfp4.workspace import PAGE, Layout
@@ -97,7 +98,6 @@ def attend(
     tokens, heads, _ = query.shape
     out = query.new_empty((tokens, heads, LATENT), dtype=torch.bfloat16) if out is None else out
     check_tensor("out", out, (torch.bfloat16,), (tokens, heads, LATENT))
-    sums = query.new_empty((tokens, heads), dtype=torch.float32)
     windows = iter(tables.windows)
     for step in tables.plan.steps:
         if not isinstance(step, Stage):
@@ -118,12 +118,13 @@ def attend(
             here, size = slice(first, end), end - first
             staged_indices(positions[here], requests[here], window, lists[:size], counts[:size])
             part, part_sums = staged(query[here], pages, lists[:size], counts[:size], step.parts > 1)
-            if step.part:
-                merge_into(out[here], sums[here], part, _given(part_sums))
+            if step.parts == 1:
+                out[here] = part.masked_fill_((counts[:size] == 0)[:, None, None], 0)
                 continue
-            out[here] = part.masked_fill_((counts[:size] == 0)[:, None, None], 0)
-            if step.parts > 1:
-                sums[here] = _given(part_sums)
+            lower, sums = _carried(buffer, layout, step.span, here)
+            if not step.part:
+                sums.fill_(-math.inf)  # nothing is carried yet
+            merge_into(out[here], lower, sums, part, _given(part_sums), last=step.part == step.parts - 1)
     return out
 
 
@@ -136,6 +137,16 @@ def _given(sums: torch.Tensor | None) -> torch.Tensor:
             "Plan with lse=False",
         )
     return sums
+
+
+def _carried(buffer: torch.Tensor, layout: Layout, span: Span, here: slice) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the tokens ``here`` of a stage's ``span`` carry: int16 [tokens, heads, 512], float32 [tokens, heads]."""
+    tokens = span[1] - span[0]
+    halves = tokens * layout.heads * LATENT
+    area = buffer[layout.carried_at(tokens) :][: tokens * layout.carried_bytes]
+    lower, sums = area[: 2 * halves].view(torch.int16), area[2 * halves :].view(torch.float32)
+    mine = slice(here.start - span[0], here.stop - span[0])
+    return lower.view(tokens, layout.heads, LATENT)[mine], sums.view(tokens, layout.heads)[mine]
 
 
 def _areas(buffer: torch.Tensor, layout: Layout, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -6,7 +6,9 @@ again for every token and every 16 heads that select it.
 *Staged*: the rows of a request are decoded once into a workspace, as the FP8 or BF16 rows that stock sparse kernels
 read. Requests whose rows fit together share a *stage*. A request with more rows than the workspace holds takes several
 stages, *parts* of its keys, whose results are merged by their log-sum-exps. In each stage the tokens come in *passes*,
-because what a pass needs beside the rows lives in the workspace too (`flashinfer_nvfp4.workspace`).
+because what a pass needs beside the rows lives in the workspace too (`flashinfer_nvfp4.workspace`). So does what
+tokens carry from part to part; where that of all tokens would leave few rows, they come in *groups* of passes, each
+of which has the parts staged anew.
 
 Staging pays when the tokens are many for the rows they select from. `Costs` decides, in microseconds.
 """
@@ -70,7 +72,7 @@ class Window:
 class Stage:
     """Windows that are staged together, and the passes over the tokens that attend to them.
 
-    ``part`` counts the stages of a request that has ``parts``.
+    ``part`` counts the stages of a group of tokens that has ``parts``, which follow each other.
     """
 
     windows: tuple[Window, ...]
@@ -82,12 +84,17 @@ class Stage:
     def rows(self) -> int:
         return sum(window.rows for window in self.windows)
 
+    @property
+    def span(self) -> Span:
+        """Of all passes."""
+        return self.passes[0][0], self.passes[-1][1]
+
 
 @dataclass(frozen=True)
 class PrefillPlan:
     """Steps in order: the tokens of a `Span` attend directly, those of a `Stage` from the workspace.
 
-    Every token with something to do is in one span, or in the passes of one stage for each part of its request.
+    Every token with something to do is in one span, or in the passes of one stage for each part of its request's rows.
     ``reason``: for the log.
     """
 
@@ -123,28 +130,41 @@ def plan_prefill(requests: Sequence[Request], heads: int, layout: Layout | None,
     if layout is None:
         steps: list[Span | Stage] = [(spans[busy[0]][0], spans[busy[-1]][1])] if busy else []
         return PrefillPlan(tuple(steps), "direct: no rows are staged here")
-    parts_of = {index: _parts(requests[index], layout, costs) for index in busy}
+    ways = {index: _way(requests[index], layout, costs) for index in busy}
     steps = []
-    for parts, group in groupby(busy, key=parts_of.__getitem__):
-        members = list(group)
-        if not parts:
-            steps.append((spans[members[0]][0], spans[members[-1]][1]))
-        elif parts == 1:
-            steps += _shared(requests, members, spans, layout)
-        else:
+    for (parts, passes), members in groupby(busy, key=ways.__getitem__):
+        if parts > 1:
             for index in members:
-                steps += _in_parts(Window(index, 0, requests[index].rows, 0), spans[index], parts, layout.pass_tokens)
-    staged = sum(1 for parts in parts_of.values() if parts)
-    most = max(parts_of.values(), default=0)
+                steps += _in_parts(
+                    index, requests[index].rows, spans[index], parts, passes * layout.pass_tokens, layout
+                )
+            continue
+        together = list(members)
+        if parts:
+            steps += _shared(requests, together, spans, layout)
+        else:
+            steps.append((spans[together[0]][0], spans[together[-1]][1]))
+    staged = sum(1 for parts, _ in ways.values() if parts)
+    most = max((parts for parts, _ in ways.values()), default=0)
     return PrefillPlan(tuple(steps), f"{staged} of {len(busy)} requests staged, in up to {most} parts")
 
 
-def _parts(request: Request, layout: Layout, costs: Costs) -> int:
-    """Stages of a request, 0 for none."""
-    parts = -(-request.rows // layout.capacity)
-    direct = costs.direct * request.tokens * -(-layout.heads // HEADS)
-    staged = costs.row * request.rows + request.tokens * (costs.staged + costs.part * (parts - 1))
-    return parts if staged < direct and (parts == 1 or layout.staged.lse) else 0
+def _way(request: Request, layout: Layout, costs: Costs) -> tuple[int, int]:
+    """Parts of a request's rows, and passes of a group of its tokens: the cheapest; (0, 0) to attend directly."""
+    tokens, rows = request.tokens, request.rows
+    best, way = costs.direct * tokens * -(-layout.heads // HEADS), (0, 0)
+    if rows <= layout.capacity:
+        return (1, 0) if costs.row * rows + costs.staged * tokens < best else way
+    most = -(-tokens // layout.pass_tokens) if layout.staged.lse else 0
+    for passes in range(most, 0, -1):
+        held = layout.rows_beside(min(passes * layout.pass_tokens, tokens))
+        if not held:
+            continue
+        parts, groups = -(-rows // held), -(-most // passes)
+        cost = costs.row * rows * groups + tokens * (costs.staged + costs.part * (parts - 1))
+        if cost < best:
+            best, way = cost, (parts, passes)
+    return way
 
 
 def _shared(requests: Sequence[Request], members: list[int], spans: list[Span], layout: Layout) -> Iterator[Stage]:
@@ -165,12 +185,12 @@ def _stage(windows: list[Window], spans: list[Span], layout: Layout) -> Stage:
     return Stage(tuple(windows), _passes(span, layout.pass_tokens))
 
 
-def _in_parts(whole: Window, span: Span, parts: int, pass_tokens: int) -> Iterator[Stage]:
-    """Parts as even as they go, so that none is nearly empty."""
-    bounds = [whole.rows * part // parts for part in range(parts + 1)]
-    for part, (first, end) in enumerate(pairwise(bounds)):
-        window = Window(whole.request, first, end - first, 0)
-        yield Stage((window,), _passes(span, pass_tokens), part, parts)
+def _in_parts(request: int, rows: int, span: Span, parts: int, group: int, layout: Layout) -> Iterator[Stage]:
+    """For each ``group`` of tokens its parts, as even as they go, so that none is nearly empty."""
+    bounds = [rows * part // parts for part in range(parts + 1)]
+    for tokens in _passes(span, group):
+        for part, (first, end) in enumerate(pairwise(bounds)):
+            yield Stage((Window(request, first, end - first, 0),), _passes(tokens, layout.pass_tokens), part, parts)
 
 
 def _passes(span: Span, size: int) -> tuple[Span, ...]:

@@ -3,7 +3,8 @@
 The workspace is one budget for everything that staging needs (`flashinfer_nvfp4.prefill_plan`): the staged rows, and
 of a pass over some tokens the index lists, their lengths, and what the attention kernel allocates, its queries, its
 outputs and, where parts are merged, its log-sum-exps. The first three lie in one buffer that is kept; the others come
-and go.
+and go. Tokens whose keys come in parts carry their running result from part to part, in float32: the output's own
+memory has the upper half of it, and the lower half lies at the end of the rows, of which fewer fit then.
 """
 
 from __future__ import annotations
@@ -74,6 +75,19 @@ class Layout:
     staged: StagedRows
     capacity: int
     pass_tokens: int
+
+    @property
+    def carried_bytes(self) -> int:
+        """Bytes of a token that is carried from part to part: lower halves [heads, 512], log-sum-exps [heads]."""
+        return self.heads * (2 * LATENT + 4)
+
+    def carried_at(self, tokens: int) -> int:
+        """Byte of the buffer where what ``tokens`` tokens carry begins: it ends where the rows end."""
+        return self.indices_at - _aligned(tokens * self.carried_bytes)
+
+    def rows_beside(self, tokens: int) -> int:
+        """Staged rows that fit while ``tokens`` tokens are carried from part to part."""
+        return max(self.carried_at(tokens), 0) // (PAGE * self.staged.row_bytes) * PAGE
 
     @property
     def indices_at(self) -> int:

@@ -82,10 +82,10 @@ class Kernels:
         after = self._call("kernels.stage", "staged_indices", args, {})[1]
         return after[3], after[4]
 
-    def merge_into(self, *args: Any) -> tuple[Any, Any]:
-        """The output and log-sum-exp after `flashinfer_nvfp4.kernels.merge.merge_into`."""
-        after = self._call("kernels.merge", "merge_into", args, {})[1]
-        return after[0], after[1]
+    def merge_into(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
+        """Both halves of the result and its log-sum-exp after `flashinfer_nvfp4.kernels.merge.merge_into`."""
+        after = self._call("kernels.merge", "merge_into", args, kwargs)[1]
+        return after[0], after[1], after[2]
 
     def _call(self, module: str, name: str, args: Any, kwargs: Any) -> Any:
         # As bytes: multiprocessing would move tensors to memory that both processes share.

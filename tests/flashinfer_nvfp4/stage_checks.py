@@ -141,60 +141,99 @@ class StageChecks:
             kernels.staged_indices(*given)
 
 
+def _halves(values: Any) -> tuple[Any, Any]:
+    """The upper and lower 16 bits of float32 ``values``, as a running result has them."""
+    bits = values.float().view(I32)
+    return (bits >> 16).short().view(BF16), bits.short()
+
+
+def _joined(upper: Any, lower: Any) -> Any:
+    return (upper.view(torch.int16).int() << 16 | lower.int() & 0xFFFF).view(F32)
+
+
 class MergeChecks:
     @pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
     def test_parts_merge_to_attention_over_all_keys(self, kernels: Any, dtype: Any) -> None:
-        """Against float64 over both sets of keys; one set is empty for some heads, and both are for one."""
+        """Five parts against float64 over all keys: each result but the last is float32, whatever a part's dtype. A
+        part is empty for some heads, and all are for one."""
         torch.manual_seed(0)
-        scores = torch.randn(3, 5, 40, dtype=torch.float64) * 30
-        scores[0, 0, :10] = scores[1, 1, 10:] = scores[2, 2] = -float("inf")
-        values = torch.randn(3, 40, 512, dtype=torch.float64)
-
-        def attention(keys: slice) -> tuple[Any, Any]:
+        scores = torch.randn(3, 5, 50, dtype=torch.float64) * 3
+        scores[0, 0, :10] = scores[1, 1, 10:] = scores[2, 2] = scores[0, 4, 20:30] = -float("inf")
+        values = torch.randn(3, 50, 512, dtype=torch.float64)
+        parts = []
+        for keys in torch.arange(50).split(10):
             lse = scores[..., keys].logsumexp(-1)
             weights = scores[..., keys].softmax(-1).nan_to_num(0.0)
-            return torch.einsum("thk,tkd->thd", weights, values[:, keys]), lse
+            part = torch.einsum("thk,tkd->thd", weights, values[:, keys]).to(dtype)
+            part[lse == -float("inf")] = float("nan")  # what a kernel leaves where there was no key
+            parts.append((part, lse))
+        # Of what the parts are, not of what they were before they were rounded to their dtype.
+        shares = torch.stack([lse for _, lse in parts]).softmax(0).nan_to_num(0.0)
+        right = torch.einsum("pth,pthd->thd", shares, torch.stack([part.double().nan_to_num(0.0) for part, _ in parts]))
 
-        (one, one_lse), (two, two_lse) = attention(slice(0, 10)), attention(slice(10, 40))
-        two[0, 4] = two[2, 2] = float("nan")  # what a kernel leaves where there was no key
-        two_lse[0, 4] = -float("inf")
-        right, right_lse = attention(slice(0, 40))
-        right[0, 4], right_lse[0, 4] = one[0, 4], one_lse[0, 4]
-        out, lse = kernels.merge_into(one.to(dtype), one_lse.float(), two.to(dtype), two_lse.float())
+        out, lower = _halves(torch.full((3, 5, 512), float("nan")))
+        lse = torch.full((3, 5), -float("inf"))
+        for part, part_lse in parts[:-1]:
+            out, lower, lse = kernels.merge_into(out, lower, lse, part, part_lse.float())
+        before = _joined(out, lower)
+        done, _, lse = kernels.merge_into(out, lower, lse, parts[-1][0], parts[-1][1].float(), last=True)
 
-        error = 2**-8 if dtype == BF16 else 1e-5  # of either part and of the result
-        assert (out.double() - right).abs().max() <= 2 * error * values.abs().max()
-        assert torch.allclose(lse.double(), right_lse, atol=1e-5, rtol=1e-6)
+        assert done.dtype == BF16
+        assert (done.double() - right).abs().max() <= 2**-9 * 1.01 * right.abs().max().ceil()
+        assert torch.allclose(lse.double(), scores.logsumexp(-1), atol=1e-5, rtol=1e-6)
+        again = kernels.merge_into(out, lower, torch.full_like(lse, -float("inf")), *_nothing(out))
+        assert (_joined(*again[:2]) == 0).all()
+        kept = kernels.merge_into(out, lower, torch.zeros_like(lse), *_nothing(out))
+        assert torch.equal(_joined(*kept[:2]), before)
+
+    def test_the_last_part_rounds_to_nearest_and_ties_to_even(self, kernels: Any) -> None:
+        """Every place between two bfloat16 values, by torch's own conversion."""
+        values = ((torch.arange(1 << 16, dtype=I32) << 4) + 0x3F800000).view(F32).view(-1, 1, 512)
+        lse = torch.zeros(values.shape[:2])
+        out = kernels.merge_into(*_halves(values), lse, *_nothing(values.bfloat16()), last=True)[0]
+
+        assert torch.equal(out, values.bfloat16())
 
     def test_nan_goes_on(self, kernels: Any) -> None:
-        out, lse = torch.zeros(1, 2, 512), torch.zeros(1, 2)
+        out, lower = _halves(torch.zeros(1, 2, 512))
         part, part_lse = torch.zeros(1, 2, 512), torch.tensor([[float("nan"), 0.0]])
         part[0, 1, 3] = float("nan")
-        out, lse = kernels.merge_into(out, lse, part, part_lse)
+        for last in (False, True):
+            done, rest, lse = kernels.merge_into(out, lower, torch.zeros(1, 2), part, part_lse, last=last)
+            found = done if last else _joined(done, rest)
 
-        assert out[0, 0].isnan().all()
-        assert lse.isnan().tolist() == [[True, False]]
-        assert out[0, 1].isnan().nonzero().tolist() == [[3]]
+            assert found[0, 0].isnan().all()
+            assert lse.isnan().tolist() == [[True, False]]
+            assert found[0, 1].isnan().nonzero().tolist() == [[3]]
 
     def test_no_tokens_merge_to_none(self, kernels: Any) -> None:
-        none, sums = torch.zeros(0, 4, 512), torch.zeros(0, 4)
+        none, sums = torch.zeros(0, 4, 512, dtype=BF16), torch.zeros(0, 4)
 
-        assert kernels.merge_into(none, sums, none.clone(), sums.clone())[0].shape == (0, 4, 512)
+        assert kernels.merge_into(none, none.short(), sums, none.clone(), sums.clone())[0].shape == (0, 4, 512)
 
     @pytest.mark.parametrize(
         ("place", "tensor", "message"),
         [
-            (0, torch.zeros(2, 4, 576), r"out float32 \[2, 4, 576\].*\[any, any, 512\]"),
-            (0, torch.zeros(4, 2, 512).transpose(0, 1), r"out with strides"),
-            (1, torch.zeros(2, 4, dtype=BF16), r"lse bfloat16"),
-            (2, torch.zeros(2, 8, 512), r"part float32 \[2, 8, 512\].*\[2, 4, 512\]"),
-            (2, torch.zeros(2, 4, 512, dtype=torch.float16), r"part float16"),
-            (3, torch.zeros(4, 2).T, r"part_lse with strides"),
-            (3, torch.zeros(2, 4, device="meta"), r"part_lse on meta"),
+            (0, torch.zeros(2, 4, 576, dtype=BF16), r"out bfloat16 \[2, 4, 576\].*\[any, any, 512\]"),
+            (0, torch.zeros(2, 4, 512), r"out float32"),
+            (0, torch.zeros(4, 2, 512, dtype=BF16).transpose(0, 1), r"out with strides"),
+            (1, torch.zeros(2, 4, 512, dtype=BF16), r"lower bfloat16"),
+            (1, torch.zeros(2, 8, 512, dtype=torch.int16), r"lower int16 \[2, 8, 512\].*\[2, 4, 512\]"),
+            (2, torch.zeros(2, 4, dtype=BF16), r"lse bfloat16"),
+            (3, torch.zeros(2, 8, 512), r"part float32 \[2, 8, 512\].*\[2, 4, 512\]"),
+            (3, torch.zeros(2, 4, 512, dtype=torch.float16), r"part float16"),
+            (4, torch.zeros(4, 2).T, r"part_lse with strides"),
+            (4, torch.zeros(2, 4, device="meta"), r"part_lse on meta"),
         ],
     )
     def test_other_shapes_are_refused(self, kernels: Any, place: int, tensor: Any, message: str) -> None:
-        given = [torch.zeros(2, 4, 512), torch.zeros(2, 4), torch.zeros(2, 4, 512), torch.zeros(2, 4)]
+        result = torch.zeros(2, 4, 512, dtype=BF16)
+        given = [result, result.short(), torch.zeros(2, 4), result.clone(), torch.zeros(2, 4)]
         given[place] = tensor
         with pytest.raises(KernelRefused, match=message):
             kernels.merge_into(*given)
+
+
+def _nothing(like: Any) -> tuple[Any, Any]:
+    """A part without keys."""
+    return torch.full_like(like, float("nan")), torch.full(like.shape[:2], -float("inf"))

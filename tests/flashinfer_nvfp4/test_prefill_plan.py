@@ -142,27 +142,43 @@ def test_requests_share_a_stage_while_their_rows_fit() -> None:
 
 
 def test_more_rows_than_fit_come_in_even_parts() -> None:
-    plan = _plan((513, 2050), layout=_layout(1024))
+    """24,576 rows of 576 bytes hold 9,920 rows, in whole pages, beside 513 tokens of 16 * (1024 + 4) bytes."""
+    plan = _plan((513, 29_000), layout=_layout(24_576))
 
     assert [_windows(stage) for stage in plan.stages] == [
-        [(0, 0, 683, 0)],
-        [(0, 683, 683, 0)],
-        [(0, 1366, 684, 0)],
+        [(0, 0, 9666, 0)],
+        [(0, 9666, 9667, 0)],
+        [(0, 19_333, 9667, 0)],
     ]
     assert [(stage.part, stage.parts, stage.passes) for stage in plan.stages] == [
         (part, 3, ((0, 512), (512, 513))) for part in range(3)
     ]
 
 
-def test_a_million_rows_take_five_stages_of_the_default_workspace() -> None:
-    """A chunk of 8192 tokens at the end of GLM-5.3's longest context, of 64 heads: 16 would be direct."""
+def test_tokens_that_leave_no_room_for_rows_come_in_groups() -> None:
+    """What 1024 tokens carry is more than the workspace; that of 512 leaves room for three parts."""
+    plan = _plan((1024, 29_000), layout=_layout(24_576))
+
+    assert [(stage.part, stage.passes) for stage in plan.stages] == [
+        *((part, ((0, 512),)) for part in range(3)),
+        *((part, ((512, 1024),)) for part in range(3)),
+    ]
+
+
+def test_a_million_rows_take_seven_parts_of_the_default_workspace() -> None:
+    """A chunk of 8192 tokens at the end of GLM-5.3's longest context, of 64 heads: 16 would be direct.
+
+    512 tokens carry 33.7 MB of 124.7, and 158,016 rows fit beside: 16 * 241 us of rows and 8192 * 0.91 of the rest.
+    For twice the tokens it would be 11 parts: 8 * 241 + 8192 * 1.31; for half of them 6: 32 * 241 + 8192 * 0.81.
+    """
     layout = plan_layout(PREFILL_WORKSPACE_BYTES, TOPK, 64, FP8)
     plan = plan_prefill([Request(8192, 1_048_576)], 64, layout)
 
     assert layout is not None
-    assert [stage.rows for stage in plan.stages] == [209_715, 209_715, 209_715, 209_715, 209_716]
-    assert all(stage.rows <= layout.capacity for stage in plan.stages)
-    assert plan.launches == 5 * 64
+    assert {stage.rows for stage in plan.stages} == {149_796, 149_797}
+    assert [stage.part for stage in plan.stages] == 16 * [*range(7)]
+    assert [stage.span for stage in plan.stages[::7]] == [(first, first + 512) for first in range(0, 8192, 512)]
+    assert plan.launches == 7 * 64
 
 
 def test_without_a_log_sum_exp_what_does_not_fit_is_direct() -> None:
@@ -176,29 +192,31 @@ def test_without_a_log_sum_exp_what_does_not_fit_is_direct() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "rows", "heads", "parts"),
+    ("tokens", "rows", "heads", "groups", "parts"),
     [
-        (1, 1260, 16, 1),  # 0.2898 + 0.31 against 0.6
-        (1, 1261, 16, 0),
-        (1000, 200_000, 16, 1),  # 46 + 310 against 600
-        (100, 200_000, 16, 0),  # 46 + 31 against 60
-        (100, 200_000, 17, 1),  # 77 against 120: a second group of heads
-        (8192, 422_144, 16, 2),  # 97 + 0.41 * 8192 against 4915
-        (8192, 844_288, 16, 0),  # 194 + 0.61 * 8192
+        (1, 1260, 16, 1, 1),  # 0.2898 + 0.31 against 0.6
+        (1, 1261, 16, 0, 0),
+        (1000, 200_000, 16, 1, 1),  # 46 + 310 against 600
+        (100, 200_000, 16, 0, 0),  # 46 + 31 against 60
+        (100, 200_000, 17, 1, 1),  # 77 against 120: a second group of heads
+        (8192, 211_073, 16, 3, 2),  # 3 * 49 + 0.41 * 8192 against 4915: 3584 tokens and half of the rows fit
+        (8192, 422_144, 16, 4, 3),  # 4 * 97 + 0.51 * 8192
+        (8192, 844_288, 16, 0, 0),  # 16 * 194 + 0.71 * 8192, and more in fewer groups
     ],
 )
-def test_rows_are_staged_where_that_is_cheaper(tokens: int, rows: int, heads: int, parts: int) -> None:
+def test_rows_are_staged_where_that_is_cheaper(tokens: int, rows: int, heads: int, groups: int, parts: int) -> None:
     plan = plan_prefill([Request(tokens, max(rows, tokens))], heads, _layout(211_072, heads=heads))
 
-    assert len(plan.stages) == parts
+    assert len(plan.stages) == groups * parts
     assert bool(plan.stages) or plan.steps == ((0, tokens),)
 
 
 def test_every_token_attends_once_to_every_row_of_its_request() -> None:
     """Counted over batches of all kinds of neighbours, under costs that mix the ways."""
-    costs = Costs(direct=0.6, staged=0.3, part=0.05, row=0.0005)
+    costs = Costs(direct=0.6, staged=0.3, part=0.005, row=0.0005)
     kinds = [(0, 0), (1, 1), (1, 5000), (200, 4000), (300, 900), (513, 20_000)]
-    layout = _layout(1024)
+    layout = _layout(4096, pass_tokens=64)
+    most = 0
     for requests in itertools.product(kinds, repeat=3):
         plan = _plan(*requests, layout=layout, costs=costs)
         seen: Counter[int] = Counter()
@@ -213,12 +231,16 @@ def test_every_token_attends_once_to_every_row_of_its_request() -> None:
                 reached = sum(each.rows for each in windows) if isinstance(step, Stage) else rows
                 seen[index] += inside * reached
             if isinstance(step, Stage):
-                assert step.rows <= layout.capacity
+                begin, end = step.span
+                carried = (end - begin) * HEADS * (2 * 512 + 4) if step.parts > 1 else 0
+                assert step.rows * 576 + carried <= layout.capacity * 576
+                most = max(most, step.parts)
                 assert all(end - first <= layout.pass_tokens for first, end in step.passes)
                 bounds = [(each.place, each.place + each.rows) for each in step.windows]
                 assert all(one[1] == other[0] for one, other in itertools.pairwise(bounds))
         for index, (tokens, rows) in enumerate(requests):
             assert seen[index] == tokens * rows
+    assert most == 9
 
 
 @pytest.mark.parametrize("requests", [((2, 1),), ((-1, 5),)])

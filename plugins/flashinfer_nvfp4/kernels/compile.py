@@ -93,9 +93,9 @@ def _indices(topk: int) -> Variant:
     return Variant(indices_kernel, types, {"TOPK": topk}, stage.INDEX_LAUNCH)
 
 
-def _merge_parts() -> Variant:
-    types = {"out": "*bf16", "lse": "*fp32", "part": "*bf16", "part_lse": "*fp32"}
-    return Variant(merge_into_kernel, types, {}, merge.MERGE_LAUNCH)
+def _merge_parts(last: bool) -> Variant:
+    types = {"out": "*bf16", "lower": "*i16", "lse": "*fp32", "part": "*bf16", "part_lse": "*fp32"}
+    return Variant(merge_into_kernel, types, {"LAST": last}, merge.MERGE_LAUNCH)
 
 
 VARIANTS: dict[str, Variant] = {
@@ -111,7 +111,8 @@ VARIANTS: dict[str, Variant] = {
     "stage-bf16": _stage("*bf16"),
     "stage-fp8": _stage("*u8"),
     "staged-indices": _indices(2048),
-    "merge-parts": _merge_parts(),
+    "merge-parts": _merge_parts(last=False),
+    "merge-last-part": _merge_parts(last=True),
 }
 
 UNALIGNED = {
