@@ -16,6 +16,8 @@ from rich.table import Table
 
 from glm53 import __version__
 from glm53.checks import check_model_folder
+from glm53.client.batch.command import batch
+from glm53.client.commands import chat, models
 from glm53.deployment import CPU_CACHE_DTYPES, Deployment, DeploymentError, Finding, load, parse
 from glm53.doctor.command import doctor
 from glm53.local.stack import Stack, StackError, clean, report
@@ -38,6 +40,9 @@ app.add_typer(plan_app, name="plan")
 app.command()(lint)
 app.command()(render)
 app.command()(doctor)
+app.command()(models)
+app.command()(chat)
+app.command()(batch)
 
 _out = Console()
 _err = Console(stderr=True)

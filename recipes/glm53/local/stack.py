@@ -18,7 +18,7 @@ from glm53.deployment import Deployment
 from glm53.local.processes import Started, end, free_ports, memory_bytes, port_is_free, start, tail
 from glm53.render.local import LOOPBACK, Ports, Process, port_count, render
 
-__all__ = ["Progress", "Stack", "StackError", "clean", "report", "running_stack"]
+__all__ = ["Progress", "Stack", "StackError", "State", "clean", "report", "running_stack"]
 
 Progress = Callable[[str], None]
 

@@ -1,0 +1,1 @@
+"""Commands that use a deployment over its OpenAI API: list models, chat, and run batches."""
