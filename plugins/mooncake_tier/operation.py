@@ -50,6 +50,7 @@ class Outcome(Enum):
     DEADLINE = "deadline"
     BREAKER = "breaker"
     BUSY = "busy"
+    CANCELLED = "cancelled"
     CLOSED = "closed"
 
     @property
@@ -139,6 +140,11 @@ class Operation:
         with self._change:
             self._running = False
             self._change.notify_all()
+
+    def cancel(self) -> bool:
+        """Give it up if no thread has taken it up; returns whether."""
+        with self._change:
+            return not self._begun and self.settle([Outcome.CANCELLED] * len(self.blocks))
 
     def touch(self, write: Callable[[], None]) -> bool:
         """Write to the caller's memory if the outcomes are not settled, which waits meanwhile; returns whether."""

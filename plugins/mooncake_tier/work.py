@@ -69,7 +69,7 @@ class Work:
         answered: Callable[[bool], None],
         clock: Callable[[], float],
     ) -> None:
-        self._native, self._namespace, self._options = native, namespace, options
+        self._native, self.namespace, self._options = native, namespace, options
         self._counts, self._failed, self._answered, self._clock = counts, failed_loads, answered, clock
         self._pauses = Pauses()
         # A batch has at most half as many blocks as pieces. One region per thread: 0 stores, the others load.
@@ -144,7 +144,7 @@ class Work:
         return outcomes
 
     def _prove(self, block: Block, found: bytes) -> Outcome:
-        wrong = fault(found, self._namespace, block.key, block.parts, self._options.checksum)
+        wrong = fault(found, self.namespace, block.key, block.parts, self._options.checksum)
         if wrong is None:
             return Outcome.OK
         self._failed.add([block.key])
@@ -200,7 +200,7 @@ class Work:
     def _put(self, blocks: list[Block]) -> list[int]:
         slots = self._slots(0)
         for at, block in enumerate(blocks):
-            made = trailer(self._namespace, block.key, block.parts, self._options.checksum)
+            made = trailer(self.namespace, block.key, block.parts, self._options.checksum)
             ctypes.memmove(slots + at * TRAILER_BYTES, made, TRAILER_BYTES)
         return self._native.put(*_call(blocks, slots))
 
