@@ -20,6 +20,7 @@ from glm53.client.batch.command import batch
 from glm53.client.commands import chat, models
 from glm53.deployment import CPU_CACHE_DTYPES, Deployment, DeploymentError, Finding, load, parse
 from glm53.doctor.command import doctor
+from glm53.edge.command import app as edge_app
 from glm53.local.stack import Stack, StackError, clean, report
 from glm53.model import ModelError, make
 from glm53.model.cli import app as model_app
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 app.add_typer(model_app, name="model")
 app.add_typer(plan_app, name="plan")
+app.add_typer(edge_app, name="edge")
 app.command()(lint)
 app.command()(render)
 app.command()(doctor)
