@@ -61,6 +61,8 @@ class Count:
     cut: int = 0
     silent: int = 0
     """Forced, ended by the engine itself, and yet without a call."""
+    astray: int = 0
+    """Answers with a call begun inside the reasoning, where no grammar holds it."""
     deltas: int = 0
     faults: list[str] = field(default_factory=list)
 
@@ -77,6 +79,8 @@ class Count:
         """Judge one answer."""
         self.requests += 1
         self.deltas += answer.deltas
+        codes = {note["code"] for note in answer.notes}
+        self.astray += bool(codes & {"marker_as_text", "call_before_think_end", "call_in_reasoning"})
         if answer.error:
             self.refused += 1
             self.faults.append(answer.error)
@@ -246,7 +250,7 @@ def main(argv: list[str] | None = None) -> int:
     if chosen.json:
         print(json.dumps({"seconds": seconds, "counters": told} | {k: vars(v) for k, v in found.items()}, indent=2))
     else:
-        names = ("requests", "valid", "invalid", "refused", "cut", "silent", "deltas")
+        names = ("requests", "valid", "invalid", "refused", "cut", "silent", "astray", "deltas")
         print(f"| Tags | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
         for side, count in found.items():
             print(f"| {side} | {' | '.join(str(getattr(count, name)) for name in names)} |")
@@ -254,7 +258,8 @@ def main(argv: list[str] | None = None) -> int:
             kinds_of = Counter(fault.partition(": ")[2][:60] for fault in count.faults).most_common(5)
             print(f"{side}: {kinds_of}")
         print(f"{seconds:.0f} s; {told}")
-    return int(found["ours"].invalid > 0 or found["ours"].silent > 0 or found["ours"].refused > 0)
+    ours = found["ours"]
+    return int(any((ours.invalid, ours.silent, ours.refused, ours.astray)))
 
 
 if __name__ == "__main__":

@@ -5,70 +5,100 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import replace
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from .compiler import CompilerMissing, schema_compiler, synthetic_vocabulary, vocabulary_of
+from .compiler import CompilerMissing, synthetic_vocabulary, tag_compiler, vocabulary_of
 from .families import family_named
 from .grammar import BuiltTool, build
-from .ladder import CompiledTool, Ladder, Level, read_tools
-from .schema import Message, Verdict, worst
+from .ladder import Level, Tool, read_tools
+from .schema import Message, Normalised, Verdict, normalise, worst
 
-__all__ = ["add_command", "report"]
+__all__ = ["Vocabulary", "add_command", "report"]
 
 UNREADABLE = 2
 
 _BYTES = 256
+#: For the tags of one request; tools that are left then fall to their names, as in a server.
+_MOST_SECONDS = 60
 _FILES = "a UTF-8 file of JSON with OpenAI's tools, an object with them under 'tools', an MCP tools/list, or one schema"
 
 
-def report(tools: list[CompiledTool], family: str = "glm") -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What tags are compiled for. source: where its tokens come from."""
+
+    tokens: list[bytes]
+    source: str
+
+
+def report(tools: list[Tool], vocabulary: Vocabulary, family: str = "glm") -> dict[str, Any]:
     """The verdicts as data: one entry per tool, with one per parameter.
 
-    They are those of the tag of `grammar`, which relaxes more than the schemas alone. A tool that no tag can hold is
-    impossible; of two tools with one name the first counts, for the tag and the parser.
+    They are those of a request's tag, which relaxes more than the schema alone. A tool that no tag can hold is
+    impossible; of two tools with one name the first counts, for the tag and the parser. Times are those of the first
+    request, with the tool alone or with all of them: from the tools to a tag that is compiled for the vocabulary.
+
+    Raises `CompilerMissing` without xgrammar.
     """
+    compiled = tag_compiler(vocabulary.tokens)
     entries: list[dict[str, Any]] = []
     seen: set[str] = set()
-    for made in tools:
-        found, parameters = made.normalised, made.tool.parameters
-        properties = parameters.get("properties") if isinstance(parameters, dict) else None
-        served = _served(made, family)
-        messages = [*found.messages, *_of_the_tag(made, served, family, twice=made.tool.name in seen)]
-        told = replace(found, messages=tuple(messages))
-        seen.add(made.tool.name)
-        level = max(made.level, served.level if served else Level.NAMES, key=list(Level).index)
-        falls = (*made.falls, *(fall for fall in (served.falls if served else ()) if fall not in made.falls))
-        entries.append(
-            {
-                "name": made.tool.name,
-                "strict": made.tool.strict,
-                "verdict": worst([found.verdict, *(message.verdict for message in messages)]).value,
-                "level": level.value,
-                "compile_ms": round(1000 * made.seconds, 2),
-                "falls": [{"level": fallen.value, "reason": reason} for fallen, reason in falls],
-                "parameters": {
-                    name: worst([m.verdict for m in told.about("properties", name)]).value
-                    for name in (properties if isinstance(properties, dict) else ())
-                },
-                "messages": [
-                    {"path": m.path, "keyword": m.keyword, "verdict": m.verdict.value, "text": m.text} for m in messages
-                ],
-            }
-        )
-    return {"verdict": worst([Verdict(entry["verdict"]) for entry in entries]).value, "tools": entries}
+    for tool in tools:
+        served, seconds = _served([tool], family, compiled)
+        entries.append(_entry(tool, served[0] if served else None, seconds, family, twice=tool.name in seen))
+        seen.add(tool.name)
+    return {
+        "verdict": worst([Verdict(entry["verdict"]) for entry in entries]).value,
+        "family": family,
+        "vocabulary": {"tokens": len(vocabulary.tokens), "source": vocabulary.source},
+        "compile_ms": round(1000 * _served(tools, family, compiled)[1], 2),
+        "tools": entries,
+    }
 
 
-def _served(made: CompiledTool, family: str) -> BuiltTool | None:
-    """What a request's tag enforces of the tool; None if no tag can hold it."""
-    tool = made.tool
-    function = {"name": tool.name, "parameters": tool.parameters, "strict": tool.strict}
-    return next(iter(build([{"type": "function", "function": function}], family=family).tools), None)
+def _served(tools: list[Tool], family: str, compiled: Callable[[dict[str, Any]], Any]) -> tuple[list[BuiltTool], float]:
+    """What a request's tag enforces of the tools it can hold, and the seconds until it is compiled."""
+    start = time.perf_counter()
+
+    def check(tag: dict[str, Any]) -> None:
+        if time.perf_counter() - start > _MOST_SECONDS:
+            raise TimeoutError(f"more than {_MOST_SECONDS} s")
+        compiled(tag)
+
+    functions = [{"name": tool.name, "parameters": tool.parameters, "strict": tool.strict} for tool in tools]
+    built = build([{"type": "function", "function": function} for function in functions], family=family, check=check)
+    return list(built.tools), time.perf_counter() - start
 
 
-def _of_the_tag(made: CompiledTool, served: BuiltTool | None, family: str, *, twice: bool) -> list[Message]:
+def _entry(tool: Tool, served: BuiltTool | None, seconds: float, family: str, *, twice: bool) -> dict[str, Any]:
+    found, properties = normalise(tool.parameters, strict=tool.strict, arguments=True), None
+    if isinstance(tool.parameters, dict):
+        properties = tool.parameters.get("properties")
+    messages = [*found.messages, *_of_the_tag(found, served, family, twice=twice)]
+    told = replace(found, messages=tuple(messages))
+    return {
+        "name": tool.name,
+        "strict": tool.strict,
+        "verdict": worst([found.verdict, *(message.verdict for message in messages)]).value,
+        "level": (served.level if served else Level.NAMES).value,
+        "compile_ms": round(1000 * seconds, 2),
+        "falls": [{"level": level.value, "reason": reason} for level, reason in (served.falls if served else ())],
+        "parameters": {
+            name: worst([m.verdict for m in told.about("properties", name)]).value
+            for name in (properties if isinstance(properties, dict) else ())
+        },
+        "messages": [
+            {"path": m.path, "keyword": m.keyword, "verdict": m.verdict.value, "text": m.text} for m in messages
+        ],
+    }
+
+
+def _of_the_tag(found: Normalised, served: BuiltTool | None, family: str, *, twice: bool) -> list[Message]:
     """What there is to say about the tool beyond its schema."""
-    said = set(made.normalised.messages)
+    said = set(found.messages)
     messages = [message for message in (served.messages if served else ()) if message not in said]
     if served is None:
         text = f"cannot be written in a call of family {family}: no tag has the tool; choose another name"
@@ -86,8 +116,12 @@ def _text(checked: dict[str, Any]) -> str:
             lines.append(f"  {name}: {verdict}")
         lines += [f"  {m['path']} {m['keyword']}: {m['verdict']}: {m['text']}" for m in tool["messages"]]
         lines += [f"  level {fall['level']} does not compile: {fall['reason']}" for fall in tool["falls"]]
-    count = len(checked["tools"])
-    return "\n".join([*lines, f"{count} tool{'s' * (count != 1)}: {checked['verdict']}"])
+    count, vocabulary = len(checked["tools"]), checked["vocabulary"]
+    lines.append(f"{count} tool{'s' * (count != 1)}: {checked['verdict']}, {checked['compile_ms']} ms in one request")
+    lines.append(
+        f"times: tools to a compiled tag, {vocabulary['tokens']} tokens of {vocabulary['source']}, first request"
+    )
+    return "\n".join(lines)
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -102,12 +136,14 @@ def _check(arguments: argparse.Namespace) -> int:
         family_named(arguments.family)
         if arguments.vocab_size < _BYTES:
             raise ValueError(f"--vocab-size={arguments.vocab_size}: every byte is a token; at least {_BYTES}")
-        vocabulary = vocabulary_of(arguments.vocab) if arguments.vocab else synthetic_vocabulary(arguments.vocab_size)
-        ladder = Ladder(schema_compiler(vocabulary), seconds=60)
+        if arguments.vocab:
+            vocabulary = Vocabulary(vocabulary_of(arguments.vocab), arguments.vocab)
+        else:
+            vocabulary = Vocabulary(synthetic_vocabulary(arguments.vocab_size), "a made-up vocabulary")
+        checked = report(tools, vocabulary, arguments.family)
     except (ValueError, CompilerMissing) as error:
         _refuse(f"{arguments.file}: {error}")
         return UNREADABLE
-    checked = report(ladder.compile_tools(tools), arguments.family)
     print(_printable(json.dumps(checked, indent=2, ensure_ascii=False) if arguments.json else _text(checked)))
     verdict, fell = checked["verdict"], any(tool["falls"] for tool in checked["tools"])
     if verdict == Verdict.IMPOSSIBLE or (arguments.strict and (verdict == Verdict.RELAXED or fell)):

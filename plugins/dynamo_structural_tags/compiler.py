@@ -7,15 +7,22 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["CompilerMissing", "schema_compiler", "schema_converter", "synthetic_vocabulary", "vocabulary_of"]
+__all__ = [
+    "CompilerMissing",
+    "schema_compiler",
+    "schema_converter",
+    "synthetic_vocabulary",
+    "tag_compiler",
+    "vocabulary_of",
+]
 
 
 class CompilerMissing(RuntimeError):
     """xgrammar cannot be imported, or a vocabulary cannot be read."""
 
 
-def schema_compiler(vocabulary: list[bytes], *, threads: int = 8) -> Callable[[dict[str, Any]], Any]:
-    """A function that compiles a JSON Schema as structural tags carry it; xgrammar's own cache is off.
+def tag_compiler(vocabulary: list[bytes], *, threads: int = 8) -> Callable[[dict[str, Any]], Any]:
+    """A function that compiles a structural tag for a vocabulary, as vLLM's engine does; xgrammar's own cache is off.
 
     Raises:
         CompilerMissing: no xgrammar in this environment.
@@ -26,7 +33,13 @@ def schema_compiler(vocabulary: list[bytes], *, threads: int = 8) -> Callable[[d
     )
     compiler = xgrammar.GrammarCompiler(tokens, max_threads=threads, cache_enabled=False)
 
-    return lambda schema: compiler.compile_structural_tag(_tag(schema))
+    return lambda tag: compiler.compile_structural_tag(json.dumps(tag))
+
+
+def schema_compiler(vocabulary: list[bytes], *, threads: int = 8) -> Callable[[dict[str, Any]], Any]:
+    """The same for a JSON Schema, as structural tags carry it. Raises what `tag_compiler` does."""
+    compiled = tag_compiler(vocabulary, threads=threads)
+    return lambda schema: compiled(_tag(schema))
 
 
 def schema_converter() -> Callable[[dict[str, Any]], Any]:
@@ -38,7 +51,7 @@ def schema_converter() -> Callable[[dict[str, Any]], Any]:
         CompilerMissing: no xgrammar in this environment.
     """
     xgrammar = _xgrammar()
-    return lambda schema: xgrammar.Grammar.from_structural_tag(_tag(schema))
+    return lambda schema: xgrammar.Grammar.from_structural_tag(json.dumps(_tag(schema)))
 
 
 def _xgrammar() -> Any:
@@ -51,9 +64,9 @@ def _xgrammar() -> Any:
     return xgrammar
 
 
-def _tag(schema: dict[str, Any]) -> str:
+def _tag(schema: dict[str, Any]) -> dict[str, Any]:
     content = {"type": "json_schema", "json_schema": schema, "style": "json", "max_whitespace_cnt": 1}
-    return json.dumps({"type": "structural_tag", "format": content})
+    return {"type": "structural_tag", "format": content}
 
 
 def synthetic_vocabulary(size: int, seed: int = 0) -> list[bytes]:

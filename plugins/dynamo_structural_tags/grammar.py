@@ -20,6 +20,7 @@ from typing import Any
 from .ebnf.json_values import JsonValues
 from .ebnf.markers import Markers, free_text
 from .ebnf.rules import Rules, one_of, quote
+from .ebnf.turn import Begin, turn
 from .families import Call, Family, family_named
 from .ladder import ANY_OBJECT, Level, types_only
 from .offer import Offer, Tool
@@ -38,7 +39,8 @@ MOST_CHARACTERS = 200_000
 MOST_OPEN = 4
 
 #: Where the grammar begins: behind the reasoning, which the engine waits for, or without any; or inside of it.
-REASONING = ("engine", "tag")
+#: `ebnf.turn.begin_with` changes it in a tag that is made.
+REASONING = ("engine", "tag", "open")
 
 Check = Callable[[dict[str, Any]], Any]
 """Takes a tag, and raises whatever xgrammar raises for one that does not compile."""
@@ -84,12 +86,14 @@ def build_tag(
     family: the tool format, see `families.FAMILIES`.
     tool_choice: "auto", "none", "required", a named tool, or ``allowed_tools``, as OpenAI or Anthropic write them.
     parallel: whether several calls may come; a named tool is called once.
-    reasoning: "engine" if the grammar begins behind the reasoning or there is none, "tag" if the output begins in it.
+    reasoning: "engine" if the grammar begins behind the reasoning or there is none, "tag" if the output begins in it,
+        "open" if nobody knows.
     response_format: OpenAI's ``json_object`` or ``json_schema``: the answer where the model calls no tool.
     check: tries a tag with xgrammar. If it raises, the tools are tried one by one, and those that fail fall.
 
-    Raises ValueError for a family or reasoning that does not exist, never for a schema. Results are kept by content,
-    but for those that a ``check`` had a part in: what it says may depend on more than the tag.
+    Raises ValueError for a family or reasoning that does not exist, and for a forced call that no tool can be called
+    with; never for a schema. Results are kept by content, but for those that a ``check`` had a part in: what it says
+    may depend on more than the tag.
     """
     return build(
         tools,
@@ -158,6 +162,8 @@ class _Builder:
     def build(self, offer: Offer) -> Built:
         """The tag for what a request offers."""
         offered = [tool for tool in offer.offered() if self._speakable(tool.name)]
+        if offer.forced and not offered:
+            raise ValueError(_nothing_to_call(offer, self.family))
         rules = Rules()
         written = [self._tool(rules, tool, ()) for tool in offered]
         if len(rules.first_letters) > MOST_OPEN:
@@ -214,23 +220,33 @@ class _Builder:
     def _tag(self, rules: Rules, calls: list[str], offer: Offer) -> dict[str, Any]:
         trigger, markers = self.family.trigger, self.family.text_markers
         answer = self._answer(rules)
-        if calls:
+        alone = self.family.answer(rules)
+        if alone is not None:
+            root = self._alone(rules, calls, offer, answer or alone)
+        elif calls:
             section, more = self.family.calls(rules, rules.add(one_of(calls)), self.parallel and not offer.named)
             section = rules.add(section)
             after = free_text(rules, markers, [(trigger, section)], loop=True) if more else '""'
             if offer.forced or answer:
-                root = (
-                    f'"\\n"? {quote(trigger)} {section} {after if not answer else self._further(rules, section, more)}'
-                )
+                more_calls = after if not answer else self._further(rules, section, more)
+                root = f"({quote(self.family.lead)})? {quote(trigger)} {section} {more_calls}"
                 root = one_of([root, answer]) if answer and not offer.forced else root
             else:
                 root = free_text(rules, markers, [(trigger, section)], loop=more)
         else:
             root = answer or free_text(rules, [trigger])
-        if self.reasoning == "tag":
-            thought = free_text(rules, [*markers, trigger])
-            root = f"{thought} {quote(self.family.think_end)} {rules.add(root)}"
-        return {"type": "structural_tag", "format": {"type": "grammar", "grammar": rules.text(root)}}
+        begin = _BEGINS[self.reasoning]
+        # Where calls come at the beginning or not at all, nobody looks for them in the reasoning.
+        text = turn(rules, root, begin, (self.family.think, self.family.think_end), trigger if alone is None else None)
+        return {"type": "structural_tag", "format": {"type": "grammar", "grammar": text}}
+
+    def _alone(self, rules: Rules, calls: list[str], offer: Offer, answer: str) -> str:
+        """Calls or an answer, where no text stands beside calls."""
+        if not calls:
+            return answer
+        section, _ = self.family.calls(rules, rules.add(one_of(calls)), self.parallel and not offer.named)
+        root = f"{quote(self.family.trigger)} {section}"
+        return root if offer.forced else one_of([root, answer])
 
     def _further(self, rules: Rules, section: str, more: bool) -> str:
         """More calls where no free text may come between them."""
@@ -246,6 +262,17 @@ class _Builder:
         return f'"\\n"? {values.value(shapes.shape)}'
 
 
+def _nothing_to_call(offer: Offer, family: Family) -> str:
+    """Why a forced call cannot be made."""
+    wanted = f"the tool {offer.named!r}" if offer.named is not None else "a call"
+    names = ", ".join(repr(name) for name in offer.tools)[:300]
+    return (
+        f"tool_choice asks for {wanted}, and no tool of the request can be called with it in family {family.name}: its "
+        f"tools are {names or 'none'}. Name one of them, declare the tool, or send tool_choice 'auto'."
+    )
+
+
+_BEGINS = {"engine": Begin.ANSWER, "tag": Begin.THOUGHT, "open": Begin.ANYWHERE}
 #: No text of a model holds one.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 

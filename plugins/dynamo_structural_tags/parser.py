@@ -51,26 +51,29 @@ __all__ = [
 
 
 def parse_output(
-    text: str,
+    text: str | bytes,
     tools: Iterable[Any] | None,
     *,
     finish_reason: str | None = "stop",
     tool_choice: Any = "auto",
-    chunks: Iterable[str] | None = None,
+    chunks: Iterable[str | bytes] | None = None,
     thinking: bool = True,
     counts: CallCounts | None = None,
+    stopped_by: str | None = None,
 ) -> ParsedOutput:
     """Parse one output.
 
-    text: what the model wrote behind the prompt, markers included.
+    text: what the model wrote behind the prompt, markers included. Bytes are UTF-8, and none is lost: what is not
+        comes back with ``.encode("utf-8", "surrogateescape")``.
     tools, tool_choice: as in the request, see `offer.Offer`.
     finish_reason: the engine's.
     chunks: the same text in pieces, to be read instead of `text`; the result is the same.
     thinking: whether the prompt ended inside ``<think>``.
     counts: where to count the calls.
+    stopped_by: the client's stop string that ended the output and is not in the text.
     """
     stream = GlmStream(tools, tool_choice, thinking=thinking, counts=counts)
     events: list[Event] = []
     for piece in [text] if chunks is None else chunks:
         events += stream.feed(piece)
-    return collect([*events, *stream.finish(finish_reason)])
+    return collect([*events, *stream.finish(finish_reason, stopped_by=stopped_by)])

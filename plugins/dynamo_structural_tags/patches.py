@@ -31,6 +31,17 @@ def _with_our_tag(original: Any) -> Any:
     return post_init
 
 
+def _with_the_reasoning_in_the_tag(original: Any) -> Any:
+    @functools.wraps(original)
+    def add_request(self: Any, request: Any, *arguments: Any, **named: Any) -> None:
+        from dynamo_structural_tags.vllm_begin import own_the_reasoning
+
+        own_the_reasoning(request, self.tokenizer)
+        original(self, request, *arguments, **named)
+
+    return add_request
+
+
 def _told_the_tokens(original: Any) -> Any:
     @functools.wraps(original)
     def parse(
@@ -132,7 +143,7 @@ def _answer(id: str, target: str, why: str, remove_when: str, replace: Any, expe
 
 
 #: Applied in every process of vLLM, whatever its release: it tells itself what it may do there.
-TAGS = ("tags-the-parser-reads-back",)
+TAGS = ("tags-the-parser-reads-back", "tags-own-the-reasoning")
 
 #: Applied where the parser glm47_safe is loaded.
 ANSWERS = (
@@ -162,6 +173,22 @@ REGISTER = Register(
             replace=_with_our_tag,
             expects=("self",),
             obsolete=_tags_have_a_hook,
+            optional_outside=True,
+        ),
+        Patch(
+            id=TAGS[1],
+            target="vllm.v1.engine.output_processor:OutputProcessor.add_request",
+            window=Window(VLLM.distributions, ">=0.31,<1", tested=VLLM.tested),
+            why="vLLM starts a grammar behind the reasoning, which a call that begins inside of it ends as well: 0.31 "
+            "lets all of that call go free, later releases if its marker is not one token. Whether the output begins "
+            "inside of the reasoning is known once prompt and tag are together, and this is the first place where "
+            "they are, for every API and each choice. The replacement writes the reasoning into this plugin's own "
+            "tags, any text but the marker of a call, and tells the engine not to wait for its end.",
+            upstream="https://github.com/vllm-project/vllm/pull/46149",
+            remove_when="vLLM keeps calls out of the reasoning, or starts the grammar in front of the marker that "
+            "ended it.",
+            replace=_with_the_reasoning_in_the_tag,
+            expects=("self", "request", "prompt", "parent_req", "request_index", "queue"),
             optional_outside=True,
         ),
         _answer(

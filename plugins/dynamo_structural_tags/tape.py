@@ -29,6 +29,7 @@ class Tape:
 
     stopped: whether the engine ended the output by itself, known with the last token.
     returns: how often the reader went back from the end (value_reader, rule 4).
+    closed: the reader has read the end of a call, and looks whether rule 3 takes it back.
     record: the tokens handled since somebody set it to a list; what is given back leaves it.
     handled: tokens handled so far, those that were given back each time. At most a fixed multiple of the tokens fed.
     """
@@ -38,6 +39,7 @@ class Tape:
         self._reader: Reader | None = None
         self.stopped = False
         self.returns = 0
+        self.closed = False
         self.record: list[Token] | None = None
         self.handled = 0
 

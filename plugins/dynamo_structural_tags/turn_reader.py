@@ -39,10 +39,16 @@ class TurnReader:
         self._plain = plain
         self._longest = max(map(len, offer.tools), default=0) + 300
         self._index = 0
+        self._calling = False
         self._last = ""
         self._out: list[Event] = []
         self._pending: list[Event] | None = None  # while a call inside the reasoning is undecided
         self.tape.start(self._read(thinking))
+
+    @property
+    def inside_a_call(self) -> bool:
+        """Whether a call has its name and, so far, no end."""
+        return self._calling and not self.tape.closed
 
     def feed(self, text: str) -> list[Event]:
         for token in self._lexer.feed(text):
@@ -95,7 +101,7 @@ class TurnReader:
             if name is None:
                 self._say(text, ContentDelta)
                 continue
-            yield from self._call(name).read()
+            yield from self._read_call(self._call(name))
 
     def _reasoning(self) -> Generator[None, Token, None]:
         """Up to ``</think>``. A call on the way is decided by whether that comes."""
@@ -122,13 +128,18 @@ class TurnReader:
                     self._release()
                 continue
             call = self._call(name)
-            yield from call.read()
+            yield from self._read_call(call)
             if call.cut and tape.record is not None and THINK_END in tape.record:
                 seen = tape.record
                 end = seen.index(THINK_END)
                 self._retract(seen[:end])
                 tape.again(seen[end + 1 :])
                 return
+
+    def _read_call(self, call: CallReader) -> Generator[None, Token, None]:
+        self._calling = True
+        yield from call.read()
+        self._calling = False
 
     def _call(self, name: str) -> CallReader:
         self._index += 1

@@ -89,7 +89,9 @@ class ValueReader:
                 elif nested and not self._tape.returns:
                     self._hold(token)
                 elif ahead[-1] == CALL_END and not self._is_json() and not self._tape.returns:
+                    self._tape.closed = True
                     tail, closes = yield from self._after_call_end()
+                    self._tape.closed = False
                     ahead += tail
                     if not closes:
                         self._release()

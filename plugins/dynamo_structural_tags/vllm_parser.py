@@ -8,6 +8,7 @@ not offer, or under ``tool_choice: none``, is not dropped; what is unusual about
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ from dynamo_structural_tags.vllm_tags import makes_tags, with_tag
 
 __all__ = ["GlmToolParser"]
 
+#: Last tokens in which a stop string is looked for: more than a long one and a step with speculated tokens have.
+_TAIL = 512
 _FIRST = re.compile(f"{re.escape(THINK_END)}|{re.escape(CALL)}")
 
 # Whoever loads this module has chosen the parser by name.
@@ -50,7 +53,8 @@ class GlmToolParser(ToolParser):
         self._stream: GlmStream | None = None
         self._relaxed: frozenset[str] | None = None
         self._tools: list[dict[str, Any]] = []
-        self._last_token: int | None = None
+        self._request: Any = None
+        self._tail: deque[int] = deque(maxlen=_TAIL)
         self.notes: list[dict[str, Any]] = []
         self._sent = 0
 
@@ -59,12 +63,11 @@ class GlmToolParser(ToolParser):
         request.skip_special_tokens = False
         if not makes_tags():
             return request
-        return with_tag(request, engine_owns_reasoning=not self.skip_reasoning_parsing)
+        return with_tag(request)
 
     def note_tokens(self, token_ids: Sequence[int]) -> None:
         """What the engine generated last, or in whole: how it ends tells whether the engine stopped by itself."""
-        if len(token_ids):
-            self._last_token = int(token_ids[-1])
+        self._tail.extend(token_ids[-_TAIL:])
 
     def split_reasoning(self, model_output: str) -> tuple[str | None, str | None]:
         """Reasoning and the rest of a whole answer that begins inside the reasoning, as vLLM's streaming has them."""
@@ -90,7 +93,7 @@ class GlmToolParser(ToolParser):
     def extract_tool_calls(self, model_output: str, request: Any) -> ExtractedToolCallInformation:
         """Content and calls of a whole answer, behind the reasoning."""
         stream = self._open(request)
-        events = self._counted([*stream.feed(model_output), *stream.finish(self._reason())])
+        events = self._counted([*stream.feed(model_output), *self._finished(stream)])
         self._stream = None
         return whole_output(events)
 
@@ -114,21 +117,39 @@ class GlmToolParser(ToolParser):
         """The rest of a streamed answer."""
         if self._stream is None:
             return None
-        events = self._counted(self._stream.finish(self._reason()))
+        events = self._counted(self._finished(self._stream))
         self._stream = None
         return delta_of(events)
 
     def _open(self, request: Any) -> GlmStream:
         self._tools, self._relaxed, self.notes, self._sent = tools_of(request), None, [], 0
+        self._request = request
         return GlmStream(self._tools, choice_of(request), thinking=False)
 
-    def _reason(self) -> str:
-        """ "stop" if the engine ended the output by itself: with a token that is not text. vLLM does not tell."""
-        if self._last_token is None:
-            return "stop"
-        tokenizer = self.model_tokenizer
-        special = self._last_token in tokenizer.all_special_ids
-        return "stop" if special and tokenizer.decode([self._last_token]) not in MARKS else "length"
+    def _finished(self, stream: GlmStream) -> list[Event]:
+        """The end of an output. vLLM does not say what ended it, so the last tokens have to."""
+        hit = self._stop_string()
+        shown = getattr(self._request, "include_stop_str_in_output", False)
+        return stream.finish("stop" if hit or self._stopped() else "length", stopped_by=None if shown else hit)
+
+    def _stopped(self) -> bool:
+        """Whether the engine ended the output by itself: with a token that is not text, or that the client named."""
+        if not self._tail:
+            return True
+        last, tokenizer = self._tail[-1], self.model_tokenizer
+        if last in (getattr(self._request, "stop_token_ids", None) or ()):
+            return True
+        return last in tokenizer.all_special_ids and tokenizer.decode([last]) not in MARKS
+
+    def _stop_string(self) -> str | None:
+        """The client's stop string in the last tokens: vLLM ends an output with the one that is complete first."""
+        wanted = getattr(self._request, "stop", None) or ()
+        stops = [stop for stop in ([wanted] if isinstance(wanted, str) else wanted) if stop]
+        if not stops or not self._tail:
+            return None
+        text = self.model_tokenizer.decode([*self._tail], skip_special_tokens=False)
+        ends = [(place + len(stop), stop) for stop in stops if (place := text.find(stop)) >= 0]
+        return min(ends)[1] if ends else None
 
     def _counted(self, events: list[Event]) -> list[Event]:
         for event in events:

@@ -32,17 +32,16 @@ def makes_tags() -> bool:
     return hook is not None and hook.settings.mode is Mode.ENFORCE
 
 
-def with_tag(request: Any, *, engine_owns_reasoning: bool) -> Any:
+def with_tag(request: Any) -> Any:
     """The request with a tag for its tools in place of what it asks its output to be.
 
-    It stays as it is if no call is wanted, if the format it asks for has no schema, or if nothing compiles. Without
-    a reasoning parser the output begins with the reasoning, which a tag for "auto" would not let end; and so it does
-    where the client does not want to see the reasoning, because there vLLM starts the grammar at the first token.
+    It stays as it is if no call is wanted, if the format it asks for has no schema, or if nothing compiles. The tag
+    does not know yet whether the output begins inside of the reasoning, see `vllm_begin`.
+
+    Raises ValueError, which vLLM answers with 400, for a forced call that no tool can be called with.
     """
     hook, tools, choice, schema = current(), tools_of(request), choice_of(request), format_of(request)
     if hook is None or not tools or choice == "none" or schema is False:
-        return request
-    if choice == "auto" and not (engine_owns_reasoning and getattr(request, "include_reasoning", True)):
         return request
     text = hook.maker.make(
         tools,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 
 pytest.importorskip("xgrammar", reason="xgrammar comes with vLLM: make env")
 
+from dynamo_structural_tags import check, compiler
 from dynamo_structural_tags.cli import main
 from dynamo_structural_tags.compiler import schema_compiler, schema_converter, synthetic_vocabulary
+from dynamo_structural_tags.grammar import build_tag
 from dynamo_structural_tags.ladder import Ladder, Level, Tool
 from dynamo_structural_tags.tags import relaxed_names
 
@@ -81,7 +84,54 @@ def test_json_holds_verdicts_per_tool_and_parameter_and_the_compile_time(
     assert (good["verdict"], good["level"], good["parameters"]) == ("exact", "full", {"q": "exact"})
     assert loose["parameters"] == {"q": "relaxed", "n": "exact"}
     assert [(m["path"], m["keyword"]) for m in loose["messages"]] == [("#/properties/q", "type")]
-    assert good["compile_ms"] > 0
+    assert report["vocabulary"] == {"tokens": 400, "source": "a made-up vocabulary"}
+    assert report["family"] == "glm"
+
+
+def test_what_is_compiled_is_the_tag_of_a_request_with_the_tool_and_with_all_tools(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[dict[str, Any]] = []
+
+    def tag_compiler(vocabulary: list[bytes]) -> Callable[[dict[str, Any]], Any]:
+        real = compiler.tag_compiler(vocabulary)
+
+        def compile_slowly(tag: dict[str, Any]) -> Any:
+            compiled.append(tag)
+            clock[0] += 0.25
+            return real(tag)
+
+        return compile_slowly
+
+    clock = [0.0]
+    monkeypatch.setattr(check, "tag_compiler", tag_compiler)
+    monkeypatch.setattr(check.time, "perf_counter", lambda: clock[0])
+    tools = [_tool(EXACT, "good"), _tool(RELAXED, "loose")]
+
+    assert _checked(tmp_path, tools, "--json") == 0
+
+    report = json.loads(capsys.readouterr().out)
+    assert compiled == [build_tag([tools[0]]), build_tag([tools[1]]), build_tag(tools)]
+    assert [tool["compile_ms"] for tool in report["tools"]] == [250.0, 250.0]
+    assert report["compile_ms"] == 250.0
+
+
+def test_a_tool_whose_tag_does_not_compile_is_told_at_the_level_that_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = build_tag([_tool(EXACT)])
+
+    def refuse_patterns(tag: dict[str, Any]) -> None:
+        if tag == full:
+            raise RuntimeError("no patterns here")
+
+    monkeypatch.setattr(check, "tag_compiler", lambda vocabulary: refuse_patterns)
+
+    assert _checked(tmp_path, [_tool(EXACT)], "--json", "--strict") == 1
+
+    (tool,) = json.loads(capsys.readouterr().out)["tools"]
+    assert (tool["level"], [fall["level"] for fall in tool["falls"]]) == ("types", ["full"])
+    assert "no patterns here" in tool["falls"][0]["reason"]
 
 
 def test_text_names_path_keyword_and_what_happens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,8 +179,8 @@ def test_what_cannot_be_read_is_refused_with_what_is_needed(tmp_path: Path, caps
     assert "needed is a UTF-8 file of JSON with OpenAI's tools" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("compiler", [schema_converter(), schema_compiler(synthetic_vocabulary(400), threads=1)])
-def test_real_xgrammar_compiles_hostile_tools_without_a_fall(compiler: Any) -> None:
+@pytest.mark.parametrize("made", [schema_converter(), schema_compiler(synthetic_vocabulary(400), threads=1)])
+def test_real_xgrammar_compiles_hostile_tools_without_a_fall(made: Any) -> None:
     hostile = [
         {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(2000)}},
         {"type": "object", "properties": {"a": {"pattern": "((a{1,100}){1,100}){1,100}"}, "b": {"pattern": "(a+)+$"}}},
@@ -141,6 +191,6 @@ def test_real_xgrammar_compiles_hostile_tools_without_a_fall(compiler: Any) -> N
         None,
         7,
     ]
-    made = Ladder(compiler).compile_tools(Tool(f"t{i}", parameters) for i, parameters in enumerate(hostile))
+    compiled = Ladder(made).compile_tools(Tool(f"t{i}", parameters) for i, parameters in enumerate(hostile))
 
-    assert [(one.level, one.falls) for one in made] == [(Level.FULL, ())] * len(hostile)
+    assert [(one.level, one.falls) for one in compiled] == [(Level.FULL, ())] * len(hostile)

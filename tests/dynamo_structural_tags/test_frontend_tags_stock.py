@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import dynamo.frontend
 import pytest
 import xgrammar
 from scripted_stack import OURS, Front, started
@@ -64,6 +68,30 @@ def test_a_response_format_leaves_the_reasoning_free(fronts: dict[str, Front]) -
     assert {text: accepts(grammar, text) for text in texts} == texts
 
 
+@pytest.mark.parametrize("front", ["ours", "stock"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}},
+        {"tool_choice": "required"},
+        {"tools": [], "tool_choice": "required"},
+    ],
+    ids=["undeclared", "without tools", "no tool"],
+)
+def test_a_forced_call_without_a_tool_is_a_400_as_in_dynamo(
+    front: str, options: dict[str, Any], fronts: dict[str, Front]
+) -> None:
+    assert fronts[front].post(**options).status_code == 400
+
+
+def test_a_forced_call_of_a_name_that_cannot_be_written_is_a_400(fronts: dict[str, Front]) -> None:
+    tools = [{"type": "function", "function": {"name": "a</arg_key>"}}]
+
+    answer = fronts["ours"].post(tools=tools, tool_choice="required")
+
+    assert answer.status_code == 400
+
+
 def test_without_calls_to_allow_there_is_no_tag(fronts: dict[str, Front]) -> None:
     for options in ({}, {"tools": TOOLS, "tool_choice": "none"}):
         fronts["ours"].post(**options)
@@ -86,18 +114,35 @@ def test_a_worker_without_structural_tags_gets_none(served_model: Any, tmp_path:
         assert not running["ours"].seen()["sampling_options"].get("guided_decoding")
 
 
-def test_an_engine_that_waits_for_the_reasoning_gets_a_tag_without_it() -> None:
-    asked: list[dict[str, Any]] = []
+def test_no_engine_waits_for_the_end_of_a_reasoning_that_the_tag_holds(fronts: dict[str, Front]) -> None:
+    """A worker with vLLM's --reasoning-parser would let the grammar begin behind it; Dynamo hands this on to vLLM."""
+    told = {}
+    for name, options in {"tools": {"tools": TOOLS}, "answer": {"response_format": SCHEMA}, "text": {}}.items():
+        fronts["ours"].post(**options)
+        told[name] = _handed_to_vllm(fronts["ours"].seen())[0]
 
-    class Maker:
-        def make(self, tools: list[dict[str, Any]], **wish: Any) -> str:
-            asked.append(wish)
-            return "{}"
+    assert told == {"tools": True, "answer": True, "text": None}
 
-    for owns in (True, False):
-        Guidance(Maker(), owns_reasoning=owns).options({"tools": TOOLS}, thinking=True)
 
-    assert [wish["reasoning"] for wish in asked] == [False, True]
+def _handed_to_vllm(request: dict[str, Any]) -> Any:
+    """What Dynamo's worker tells vLLM of the reasoning, by its own function; the module would load all of vLLM."""
+    source = Path(dynamo.frontend.__file__).parents[1] / "vllm" / "handlers.py"
+    name = "_request_reasoning_metadata"
+    body = ast.parse(source.read_text("utf-8")).body
+    made: dict[str, Any] = {"Any": Any, "Mapping": Mapping}
+    found = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == name]
+    exec(compile(ast.Module(found, []), str(source), "exec"), made)
+    return made[name](request)
+
+
+def test_a_forced_call_that_no_tool_can_be_called_with_is_refused_by_name() -> None:
+    from dynamo_structural_tags.settings import Settings
+    from dynamo_structural_tags.tags import Maker
+
+    tools = [{"type": "function", "function": {"name": "a</arg_key>"}}]
+
+    with pytest.raises(RefusedRequest, match="its tools are 'a</arg_key>'"):
+        Guidance(Maker(Settings())).options({"tools": tools, "tool_choice": "required"}, thinking=True)
 
 
 def test_a_forced_call_and_a_constraint_exclude_each_other() -> None:

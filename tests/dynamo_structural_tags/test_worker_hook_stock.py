@@ -280,16 +280,40 @@ def test_without_a_call_to_make_or_beside_a_regex_the_request_stays(
     assert getattr(request.structured_outputs, "structural_tag", None) is None
 
 
-def test_without_a_reasoning_parser_only_forced_calls_get_a_tag(
-    monkeypatch: pytest.MonkeyPatch, server: Server
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize(("reasoning", "shown"), [(True, True), (True, False), (False, True)])
+def test_every_request_with_calls_gets_a_tag_whoever_reads_the_reasoning(
+    choice: str, reasoning: bool, shown: bool, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
     _start("enforce", monkeypatch)
 
-    auto = _adjusted(server, monkeypatch, {"tool_choice": "auto"}, reasoning=False)
-    forced = _adjusted(server, monkeypatch, {"tool_choice": "required"}, reasoning=False)
+    fields = {"tool_choice": choice, "include_reasoning": shown}
+    request = _adjusted(server, monkeypatch, fields, reasoning=reasoning)
 
-    assert auto.structured_outputs is None
-    assert is_own(json.loads(forced.structured_outputs.structural_tag))
+    assert is_own(json.loads(request.structured_outputs.structural_tag))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": None, "tool_choice": "required"},
+        {"tool_choice": {"type": "function", "function": {"name": "walk"}}},
+        {"tools": [{"type": "function", "function": {"name": "a<arg_key>"}}], "tool_choice": "required"},
+    ],
+    ids=["without tools", "undeclared", "unspeakable"],
+)
+def test_a_forced_call_without_a_tool_is_an_error_that_vllm_answers_with_400(
+    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    """The first two are vLLM's own refusals, of a request that has no chance; the last one is ours."""
+    from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+
+    _start("enforce", monkeypatch)
+
+    with pytest.raises(Exception, match="tool_choice") as error:
+        _adjusted(server, monkeypatch, fields)
+
+    assert create_error_response(error.value).error.code == 400
 
 
 @pytest.fixture(scope="module")
@@ -298,21 +322,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
     make(folder, layers=1)
     vllm_plugin.start(Settings())
     return Server(folder)
-
-
-def test_a_tag_that_would_begin_in_the_reasoning_is_not_made_for_auto(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With include_reasoning=false vLLM's grammar begins at the first token, and would forbid </think>."""
-    _start("enforce", monkeypatch)
-
-    hidden = {"include_reasoning": False}
-    auto = _adjusted(server, monkeypatch, hidden | {"tool_choice": "auto"})
-    forced = _adjusted(server, monkeypatch, hidden | {"tool_choice": "required"})
-
-    assert auto.structured_outputs is None
-    assert is_own(json.loads(forced.structured_outputs.structural_tag))
-    assert _adjusted(server, monkeypatch, {"tool_choice": "auto"}).structured_outputs is not None
 
 
 def _adjusted(

@@ -84,6 +84,6 @@ class Rules:
         self._bodies[name] = f"{name} ::= {body}"
         self.size += len(body) + len(name) + 6
 
-    def text(self, root: str) -> str:
-        """The whole grammar."""
-        return "\n".join([f"root ::= {root}", *self._bodies.values()]) + "\n"
+    def text(self, first: Iterable[str]) -> str:
+        """The whole grammar. first: its first rules, root among them, which may refer to all others."""
+        return "\n".join([*first, *self._bodies.values()]) + "\n"

@@ -9,7 +9,7 @@ from typing import Any
 from ..ebnf.rules import Rules
 from ..schema import Shapes
 
-__all__ = ["Call", "Family"]
+__all__ = ["Call", "Family", "StockForm"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,23 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class StockForm:
+    """How Dynamo's own structural tags write the calls of a family, see `stock_forms`.
+
+    before, after: what stands around a name at the beginning of a call. end: the end of a call.
+    style: xgrammar's style of the arguments. section: what stands around all calls, None for nothing.
+    numbered: what stands between the number of a call, which follows `after`, and the arguments; None without numbers.
+    """
+
+    before: str
+    after: str
+    end: str
+    style: str = "json"
+    section: tuple[str, str] | None = None
+    numbered: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Family(ABC):
     """A tool format.
 
@@ -32,6 +49,8 @@ class Family(ABC):
     text_markers: what free text cannot contain either.
     think_end: what ends the reasoning.
     think: what opens it.
+    lead: what may stand before the first call where no text may.
+    stock: how Dynamo's own tags write its calls, None if it has none or they are not read.
     name_markers: what a tool's name cannot contain either; such a tool is left out.
     """
 
@@ -42,6 +61,8 @@ class Family(ABC):
     think_end: str = "</think>"
     name_markers: tuple[str, ...] = ()
     think: str = "<think>"
+    lead: str = "\n"
+    stock: StockForm | None = None
 
     @abstractmethod
     def call(self, rules: Rules, call: Call) -> str:

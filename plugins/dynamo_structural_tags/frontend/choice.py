@@ -88,7 +88,8 @@ class Choice:
         events = self.stream.feed(text)
         if over or stopped:
             self.finished, self.ended_by_engine = True, reason is not None
-            events += self.stream.finish("stop" if stopped or ended else reason)
+            hidden = None if self.stops.shown else self.stops.hit
+            events += self.stream.finish("stop" if stopped or ended else reason, stopped_by=hidden)
         if self.think_end is not None:
             self._count_reasoning(numbers, events)
         return list(self._deltas(events))

@@ -95,6 +95,7 @@ class ChatEngine:
             eos=self._model.eos,
             guided=guided,
             template_arguments=arguments,
+            grammar_holds_reasoning="structural_tag" in (guided or ()),
         )
         reply = Reply(
             id=f"chatcmpl-{uuid.uuid4()}",

@@ -34,18 +34,16 @@ class Guidance:
     """Chooses the guided decoding options of a request.
 
     maker: makes the tags; None sends none, as the worker's --dyn-structural-tag false asks for.
-    owns_reasoning: whether the engine starts the grammar behind ``</think>`` by itself.
     """
 
-    def __init__(self, maker: MakesTags | None, *, owns_reasoning: bool = False) -> None:
+    def __init__(self, maker: MakesTags | None) -> None:
         self._maker = maker
-        self._owns_reasoning = owns_reasoning
 
     def options(self, request: Mapping[str, Any], *, thinking: bool) -> dict[str, Any] | None:
         """The guided decoding options in Dynamo's form; None leaves the output free.
 
-        thinking: whether the output begins inside the reasoning.
-        Raises `RefusedRequest` if the client forces a call and constrains the output at once.
+        thinking: whether the output begins inside the reasoning; a tag holds it then.
+        Raises `RefusedRequest` if the client forces a call and constrains the output at once, or no tool can be called.
         """
         choice = request.get("tool_choice") or "auto"
         tools = request.get("tools") if choice != "none" else None
@@ -56,11 +54,10 @@ class Guidance:
                 "constraint. Leave one of them out."
             )
         schema = json_schema(request) if choice in ("auto", "none") else None
-        reasoning = thinking and not self._owns_reasoning
         if constraint is not None:
             return constraint
-        needed = tools or (schema is not None and reasoning)
-        if needed and (tag := self._tag(request, tools or [], choice, reasoning, schema)) is not None:
+        needed = tools or choice not in ("auto", "none") or (schema is not None and thinking)
+        if needed and (tag := self._tag(request, tools or [], choice, thinking, schema)) is not None:
             return {"structural_tag": tag}
         # A schema alone, with no reasoning in front, needs no tag: it is sent as Dynamo sends it.
         return None if schema is None else {"json": schema}
@@ -70,14 +67,17 @@ class Guidance:
     ) -> dict[str, Any] | None:
         if self._maker is None:
             return None
-        tag = self._maker.make(
-            tools,
-            tool_choice=choice if tools else "auto",
-            parallel=request.get("parallel_tool_calls") is not False,
-            reasoning=reasoning,
-            response_schema=schema,
-            reader=Reader.OURS,
-        )
+        try:
+            tag = self._maker.make(
+                tools,
+                tool_choice=choice,
+                parallel=request.get("parallel_tool_calls") is not False,
+                reasoning=reasoning,
+                response_schema=schema,
+                reader=Reader.OURS,
+            )
+        except ValueError as error:
+            raise RefusedRequest(str(error)) from error
         metrics.tag("failed" if tag is None else "built")
         return None if tag is None else json.loads(tag)
 

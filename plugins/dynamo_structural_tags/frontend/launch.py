@@ -84,12 +84,11 @@ async def chat_engine(instance: Any, card: Any, routed: Any) -> Any:
     from dynamo_structural_tags.frontend.engine import ChatEngine
     from dynamo_structural_tags.frontend.guidance import Guidance
     from dynamo_structural_tags.frontend.model import ServedModel
-    from dynamo_structural_tags.frontend.stock import engine_owns_reasoning, sends_tags
+    from dynamo_structural_tags.frontend.stock import sends_tags
 
     described = json.loads(card.to_json_str())
     model = await asyncio.to_thread(ServedModel.load, described, Path(card.local_dir()))
     maker = await asyncio.to_thread(_maker) if sends_tags(model.runtime) else None
-    guidance = Guidance(maker, owns_reasoning=engine_owns_reasoning(model.runtime))
     _log.info("model %s: chat completions are parsed by dynamo_structural_tags", model.name)
     if parser := model.runtime.get("tool_call_parser"):
         _log.warning(
@@ -99,7 +98,7 @@ async def chat_engine(instance: Any, card: Any, routed: Any) -> Any:
             model.name,
             parser,
         )
-    return PythonAsyncEngine(ChatEngine(model, routed, guidance).generate, asyncio.get_running_loop())
+    return PythonAsyncEngine(ChatEngine(model, routed, Guidance(maker)).generate, asyncio.get_running_loop())
 
 
 def _maker() -> Any:

@@ -84,11 +84,13 @@ def preprocessed(
     eos: Sequence[int],
     guided: Mapping[str, Any] | None,
     template_arguments: Mapping[str, Any],
+    grammar_holds_reasoning: bool = False,
 ) -> dict[str, Any]:
     """The request for the router.
 
     tokens: the prompt. eos: ids that end an output. guided: Dynamo's guided decoding options, a structural tag among
     them. template_arguments: the chat template's, from which the worker's reasoning parser sees whether there is any.
+    grammar_holds_reasoning: the grammar begins at the first token, where vLLM would wait for the end of the reasoning.
     """
     strings, numbers = stops(request)
     ignore_eos = bool(request.get("ignore_eos"))
@@ -131,7 +133,10 @@ def preprocessed(
         result["router"] = nvext["router"]
     if nvext.get("request_timestamp_ms") is not None:
         result["request_timestamp_ms"] = nvext["request_timestamp_ms"]
-    if extra := _extra(nvext, template_arguments):
+    extra = _extra(nvext, template_arguments)
+    if grammar_holds_reasoning:
+        extra["reasoning_ended"] = True
+    if extra:
         result["extra_args"] = extra
     return result
 

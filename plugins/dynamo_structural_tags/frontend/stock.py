@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["engine_error", "engine_owns_reasoning", "incomplete", "refused", "sends_tags", "template_arguments"]
+__all__ = ["engine_error", "incomplete", "refused", "sends_tags", "template_arguments"]
 
 #: How the router's exceptions begin: a request that the worker refuses, and a worker that cannot be reached.
 _INVALID = ("InvalidRequest", "InvalidArgument", "BackendInvalidArgument")
@@ -56,13 +56,6 @@ def template_arguments(request: Mapping[str, Any], runtime: Mapping[str, Any]) -
         runtime_default_thinking_mode(dict(runtime)),
         request_has_root_thinking=request.get("thinking") is not None,
     )
-
-
-def engine_owns_reasoning(runtime: Mapping[str, Any]) -> bool:
-    """Whether the worker's engine lets the grammar begin behind the reasoning by itself."""
-    from dynamo.frontend.structural_tag_policy import runtime_structural_tag_excludes_reasoning
-
-    return bool(runtime_structural_tag_excludes_reasoning(dict(runtime)))
 
 
 def sends_tags(runtime: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ class StopStrings:
 
     def __init__(self, stops: Iterable[str], *, shown: bool = False) -> None:
         self._stops = tuple(stop for stop in stops if stop)
-        self._shown = shown
+        self.shown = shown
         self._beginnings = tuple(stop[:size] for stop in self._stops for size in range(1, len(stop)))
         self._held = ""
         self.hit: str | None = None
@@ -30,7 +30,7 @@ class StopStrings:
             # The one that is complete first, so that it does not matter how the text was cut.
             place, self.hit = min(found, key=lambda pair: (pair[0] + len(pair[1]), pair[0]))
             self._held = ""
-            return text[: place + len(self.hit)] if self._shown else text[:place]
+            return text[: place + len(self.hit)] if self.shown else text[:place]
         if not text.endswith(self._beginnings):
             self._held = ""
             return text
