@@ -1,0 +1,24 @@
+"""All topics, by project. A topic is one file: what it changes, where, and what its reviewers are told."""
+
+from __future__ import annotations
+
+from glm53.stage.topic import Topic
+from glm53.stage.topics.nixl_progress_delay import PROGRESS_DELAY
+from glm53.stage.topics.vllm_block_runs import BLOCK_RUNS
+from glm53.stage.topics.vllm_cpu_rotary import CPU_ROTARY
+from glm53.stage.topics.vllm_cpu_seeds import CPU_SEEDS
+from glm53.stage.topics.vllm_spin_wait import SPIN_WAIT
+from glm53.stage.topics.vllm_store_events import STORE_EVENTS
+from glm53.stage.topics.vllm_store_loads import STORE_LOADS
+
+__all__ = ["TOPICS"]
+
+TOPICS: tuple[Topic, ...] = (
+    BLOCK_RUNS,
+    CPU_ROTARY,
+    CPU_SEEDS,
+    SPIN_WAIT,
+    STORE_EVENTS,
+    STORE_LOADS,
+    PROGRESS_DELAY,
+)

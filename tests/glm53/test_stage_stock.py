@@ -1,0 +1,134 @@
+"""Every topic on a copy of what is installed: it applies, its tests pass, and it does what the plugin does."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from staged_tree import linked, run_python, run_tests, staged
+
+from glm53.stage.page import states
+from glm53.stage.place import repository
+from glm53.stage.releases import installed
+from glm53.stage.staging import Change, State, changes, examine
+from glm53.stage.topic import Topic
+from glm53.stage.topics import TOPICS
+from glm53.stage.tree import Tree
+
+PROJECTS = [name for name in ("vllm", "nixl") if find_spec(name) is not None]
+
+pytestmark = pytest.mark.skipif(not PROJECTS, reason="needs vLLM or NIXL: make test")
+
+SITE = Path(sys.prefix) / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+
+
+@pytest.fixture(scope="module", params=PROJECTS)
+def tree(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    """A pristine copy of an installed project."""
+    return linked(request.param, SITE, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module")
+def done(tree: Tree) -> list[Change]:
+    """All topics of the project, written into the copy one after another."""
+    for topic in of(tree):
+        verdict = examine(topic, tree)
+        assert verdict.state is State.NEEDED, verdict
+        assert verdict.tested
+    return staged(tree)
+
+
+def of(tree: Tree) -> list[Topic]:
+    return [topic for topic in TOPICS if topic.project == tree.project]
+
+
+def test_every_topic_applies_beside_the_others_and_a_second_time_changes_nothing(
+    tree: Tree, done: list[Change]
+) -> None:
+    assert done
+    for topic in of(tree):
+        assert changes(topic, tree) == []
+        assert examine(topic, tree).state is State.STAGED
+
+
+def test_no_line_of_an_edit_is_upstreams_own(tree: Tree, done: list[Change]) -> None:
+    """Edits name places and bring our code; a longer line that upstream has, too, would be a quotation."""
+    for topic in of(tree):
+        for edit in topic.edits:
+            before = next(change.before for change in done if change.path == tree.path(edit.file))
+            theirs = {line.strip() for line in (before or "").splitlines()}
+            ours = {line.strip() for line in getattr(edit, "code", "").splitlines()}
+            assert not {line for line in ours & theirs if len(line) > 45}, topic.id
+
+
+def test_the_staged_tests_pass_where_none_of_our_packages_can_be_imported(tree: Tree, done: list[Change]) -> None:
+    tests = [str(change.path) for change in done if change.path.name.startswith("test_")]
+    assert tests
+    ran = run_tests(tree, *tests)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "skipped" not in ran.stdout
+    assert "failed" not in ran.stdout
+
+
+BLOCKS = """
+import json, random, sys
+import torch
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+try:
+    from vllm.v1.core.run_queue import hand_out_runs
+except ModuleNotFoundError:
+    from vllm_blhnc import patches
+    from vllm_blhnc.allocation import hand_out_runs
+    patches.follow_the_requests_blocks()
+
+spec = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=1, dtype=torch.float32)
+groups = [KVCacheGroupSpec(["kv"], spec)]
+manager = KVCacheManager(KVCacheConfig(num_blocks=400, kv_cache_tensors=[], kv_cache_groups=groups),
+                         max_model_len=1 << 16, max_in_flight_tokens=1 << 16, scheduler_block_size=4,
+                         hash_block_size=4, enable_caching=False)
+hand_out_runs(manager.block_pool, 0)
+rng, live, ids = random.Random(7), {}, []
+single = manager.coordinator.single_type_managers[0]
+for step in range(600):
+    if live and rng.random() < 0.3:
+        name = rng.choice(sorted(live))
+        del live[name]
+        single.free(name)
+    else:
+        name = rng.choice(sorted(live) or ["r0"]) if rng.random() < 0.6 else f"r{step}"
+        wanted = live.get(name, 0) + rng.randrange(1, 30)
+        if (wanted - live.get(name, 0)) // 4 + 2 > manager.block_pool.get_num_free_blocks():
+            continue
+        live[name] = wanted
+        ids.append([block.block_id for block in single.allocate_new_blocks(name, wanted, wanted)])
+print("ids", json.dumps(ids))
+"""
+
+
+@pytest.mark.skipif("vllm" not in PROJECTS, reason="needs vLLM: make test")
+def test_staged_blocks_are_the_plugins_blocks_id_by_id(tree: Tree, done: list[Change]) -> None:
+    if tree.project.name != "vllm":
+        pytest.skip("vLLM's topic")
+    ours = subprocess.run([sys.executable, "-c", BLOCKS], capture_output=True, text=True, check=False)
+    theirs = run_python(tree, "-c", BLOCKS)
+    ids = [re.search(r"^ids (.*)$", ran.stdout, re.MULTILINE) for ran in (ours, theirs)]
+    assert all(ids), ours.stderr + theirs.stderr
+    plugin, upstream = (json.loads(found[1]) for found in ids if found)
+    assert sum(map(len, plugin)) > 1000
+    assert plugin == upstream
+
+
+def test_the_page_tells_what_is_so_on_this_line() -> None:
+    page = (repository() / "docs" / "upstream.md").read_text()
+    here = installed()
+    for topic in TOPICS:
+        section = page.split(f"### `{topic.id}`: {topic.title}")[1].split("### ")[0]
+        assert f"- Gone when: {topic.reasons().remove_when}" in section
+        for version, state in states(topic, here).items():
+            assert f"{version} {state}" in section
