@@ -71,7 +71,8 @@ def test_the_published_gain_of_nvfp4_is_that_of_the_row_minus_a_workspace(model:
     assert round(gathered["tokens"] / 1e6, 2) == 1.63
     assert round(gathered["tokens"] / fp8, 3) == 1.495
     # With a twentieth of the workspace the same GPU holds 5 % more.
-    bounded = _data(model, "--pool-gib", POOL, "--workspace", str(gathered["workspace_bytes"] / GIB / 20))
+    bounded = _data(model, "--pool-gib", POOL, "--workspace", "flashinfer_nvfp4")
+    assert bounded["workspace_bytes"] * 20 == gathered["workspace_bytes"]
     assert round(bounded["tokens"] / 1e6, 2) == 1.72
     assert bounded["tokens"] / gathered["tokens"] > 1.05
 
@@ -92,7 +93,8 @@ def test_workspaces_are_those_of_the_named_backends() -> None:
     assert {workspace_bytes("none", n) for n in (1, 1 << 20)} == {0}
     with pytest.raises(PlanError, match="workspace='gather' is not known; allowed are none, gather-bf16"):
         workspace_bytes("gather", 1)
-    assert len(WORKSPACES) == 3
+    assert {workspace_bytes("flashinfer_nvfp4", n) for n in (1, 1 << 20)} == {144 << 20}
+    assert len(WORKSPACES) == 4
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_the_page_shows_what_is_printed(model: Path) -> None:
     def lines(text: str) -> list[str]:
         return [line.rstrip() for line in text.splitlines() if line.strip()]
 
-    assert len(commands) == 3
+    assert len(commands) == 4
     for options, shown in commands:
         printed = lines(_plan(model, *options.split()).stdout)
         assert lines(shown) == printed[-len(lines(shown)) :]

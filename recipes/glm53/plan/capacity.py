@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flashinfer_nvfp4.plan import PREFILL_WORKSPACE_BYTES
 from vllm_blhnc.plan import BLOCK_SIZE, RELEASES, BlockRow, Caches, PlanError, plan_transfer
 
 __all__ = ["GIB", "WORKSPACES", "Capacity", "Memory", "plan_capacity", "workspace_bytes"]
@@ -17,6 +18,7 @@ WORKSPACES = {
     "none": "the backend reads the cache in place",
     "gather-bf16": "vLLM's FLASHMLA_SPARSE: bf16 rows for 5 x max-model-len tokens, 2 x above 262,144",
     "gather-fp8": "the vLLM fork that gathers NVFP4 rows for TRTLLM-gen: FP8 rows for 5 x max-model-len tokens",
+    "flashinfer_nvfp4": "this bundle's backend for NVFP4 rows, at any length: what it stages in unless told otherwise",
 }
 
 
@@ -82,6 +84,8 @@ def workspace_bytes(name: str, max_model_len: int) -> int:
         return (5 if max_model_len <= 256 * 1024 else 2) * max_model_len * _LATENT_AND_ROTARY * 2
     if name == "gather-fp8":
         return -(-5 * max_model_len // 64) * 64 * _LATENT_AND_ROTARY
+    if name == "flashinfer_nvfp4":
+        return PREFILL_WORKSPACE_BYTES
     raise PlanError(
         f"workspace={name!r} is not known; allowed are {', '.join(WORKSPACES)} or a number of GiB. Choose one of them."
     )
