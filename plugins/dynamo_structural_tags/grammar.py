@@ -258,7 +258,9 @@ class _Builder:
         shapes = read_shapes(self.answer, strict=self.answer_strict)
         if not shapes.definitions.has_values(shapes.shape):
             shapes = read_shapes({})
-        values = JsonValues(rules, Markers((self.family.trigger,)), shapes, self.answer_strict)
+        trigger = self.family.trigger
+        marker = trigger[trigger.rfind(trigger[0]) :]  # as `Markers` wants it
+        values = JsonValues(rules, Markers((marker,)), shapes, self.answer_strict)
         return f'"\\n"? {values.value(shapes.shape)}'
 
 

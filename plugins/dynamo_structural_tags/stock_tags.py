@@ -1,8 +1,9 @@
-"""Reads tools and tool choice back from the structural tags of GLM calls that Dynamo and vLLM build.
+"""Reads tools and tool choice back from the structural tags that Dynamo and vLLM build.
 
-Known are the tags of Dynamo 1.6.1 (v1 and v2 parsers) and of vLLM 0.31 to 0.33, strict and not. All of them are a
-``tag`` for each tool, ``<tool_call>NAME`` to ``</tool_call>``, in one of three kinds of list that tell the choice,
-behind a prefix that ends in ``</think>`` where the grammar begins inside the reasoning, or beside another format.
+Known are the tags of GLM calls of Dynamo 1.6.1 (v1 and v2 parsers) and of vLLM 0.31 to 0.33, strict and not, and those
+of other families of Dynamo, see `stock_forms`. Those of GLM are a ``tag`` for each tool, ``<tool_call>NAME`` to
+``</tool_call>``, in one of three kinds of list that tell the choice. Any tag may stand behind a prefix that ends in
+``</think>``, where the grammar begins inside the reasoning, or beside another format.
 Anything else is not recognised: reading a part of an unknown tag would change what it means.
 """
 
@@ -13,25 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dynamo_structural_tags.glm_format import CALL, CALL_END, KEY, KEY_END, THINK_END, VALUE, VALUE_END
+from dynamo_structural_tags.stock_forms import read_calls
+from dynamo_structural_tags.stock_nodes import Unknown, alternatives, named, opened
 
 __all__ = ["OWN", "StockTag", "is_own", "marked", "read_tag"]
 
 #: Key beside "format" in the tags of this plugin; xgrammar passes over it.
 OWN = "dynamo_structural_tags"
-
-#: Fields of each format that are understood; a tag with others may mean something else.
-_FIELDS = {
-    "any_text": {"excludes"},
-    "const_string": {"value"},
-    "json_schema": {"json_schema", "style", "any_order", "max_whitespace_cnt"},
-    "optional": {"content"},
-    "or": {"elements"},
-    "sequence": {"elements"},
-    "star": {"content"},
-    "tag": {"begin", "content", "end"},
-    "tags_with_separator": {"tags", "separator", "at_least_one", "stop_after_first"},
-    "triggered_tags": {"triggers", "tags", "excludes", "at_least_one", "stop_after_first"},
-}
 
 
 @dataclass(frozen=True)
@@ -41,21 +30,19 @@ class StockTag:
     tools: OpenAI tools; of the schema, what the tag has of it.
     tool_choice: "auto", "required" or a named function.
     parallel: whether several calls are allowed.
-    reasoning: whether the tag begins inside the reasoning.
+    reasoning: whether the tag begins inside the reasoning; None if it leaves that open.
     text: whether content is allowed beside the calls.
     response_format: a JSON Schema that the output may follow instead of calling a tool, None if there is none.
+    family: whose calls they are, a key of `families.FAMILIES`.
     """
 
     tools: list[dict[str, Any]] = field(default_factory=list)
     tool_choice: Any = "auto"
     parallel: bool = True
-    reasoning: bool = False
+    reasoning: bool | None = False
     text: bool = True
     response_format: Any = None
-
-
-class _Unknown(Exception):
-    """Not one of the known shapes."""
+    family: str = "glm"
 
 
 def is_own(tag: Any) -> bool:
@@ -74,73 +61,88 @@ def read_tag(tag: Any) -> StockTag | None:
         return None
     try:
         return _whole(tag["format"])
-    except (_Unknown, RecursionError):
+    except (Unknown, RecursionError):
         return None
 
 
 def _whole(node: Any) -> StockTag:
-    kind, fields = _open(node)
+    kind, fields = opened(node)
     if kind == "or":
         return _beside_format(fields["elements"])
-    if kind != "sequence":
-        return StockTag(**_calls(node))
-    elements = fields["elements"]
-    if not isinstance(elements, list) or len(elements) != 2:
-        raise _Unknown
+    if kind != "sequence" or not _ends_reasoning(fields["elements"]):
+        return StockTag(**_listed(node))
+    rest = fields["elements"][1:]
+    if len(rest) == 2 and opened(rest[0]) == ("const_string", {"value": "\n\n"}):
+        rest = rest[1:]  # Qwen's line ends behind the reasoning
+    if len(rest) != 1:
+        raise Unknown
+    return StockTag(**{**_listed(rest[0]), "reasoning": True})
+
+
+def _ends_reasoning(elements: Any) -> bool:
+    """Whether a sequence begins with any text up to the end of the reasoning."""
+    if not isinstance(elements, list) or len(elements) < 2:
+        raise Unknown
     prefix = elements[0]
-    if _open(prefix)[0] == "optional":
+    if opened(prefix)[0] == "optional":
         prefix = prefix["content"]
-    kind, fields = _open(prefix)
-    if kind != "tag" or fields["begin"] not in ("", "<think>") or fields["end"] != THINK_END:
-        raise _Unknown
-    if _open(fields["content"])[0] != "any_text":
-        raise _Unknown
-    return StockTag(**_calls(elements[1]), reasoning=True)
+    kind, fields = opened(prefix)
+    if kind != "tag":
+        return False
+    if fields["begin"] not in ("", "<think>") or fields["end"] != THINK_END:
+        raise Unknown
+    if opened(fields["content"])[0] != "any_text":
+        raise Unknown
+    return True
+
+
+def _listed(node: Any) -> dict[str, Any]:
+    """Arguments of `StockTag` from calls of any known family."""
+    try:
+        return _calls(node)
+    except Unknown:
+        return read_calls(node)
 
 
 def _beside_format(elements: Any) -> StockTag:
     """Calls, or else an answer in a format: with tool choice "auto" and a response format."""
     if not isinstance(elements, list) or len(elements) != 2:
-        raise _Unknown
-    kind, fields = _open(elements[1])
+        raise Unknown
+    kind, fields = opened(elements[1])
     if kind != "json_schema" or fields.get("style", "json") != "json":
-        raise _Unknown
-    found = _calls(elements[0])
+        raise Unknown
+    found = _listed(elements[0])
     return StockTag(**{**found, "tool_choice": "auto", "text": False}, response_format=fields["json_schema"])
 
 
 def _calls(node: Any) -> dict[str, Any]:
     """Arguments of `StockTag` from one of the lists of calls, or the one call."""
-    kind, fields = _open(node)
+    kind, fields = opened(node)
     if kind == "tag":
         tool = _tool(node)
-        return {"tools": [tool], "tool_choice": _named(tool), "parallel": False, "text": False}
+        return {"tools": [tool], "tool_choice": named(tool), "parallel": False, "text": False}
     if kind not in ("triggered_tags", "tags_with_separator") or not isinstance(fields["tags"], list):
-        raise _Unknown
+        raise Unknown
     tools = [_tool(tag) for tag in fields["tags"]]
     single, needed = bool(fields.get("stop_after_first")), bool(fields.get("at_least_one"))
     if kind == "triggered_tags":
         if not tools or not all(isinstance(t, str) and t.startswith(CALL) for t in fields["triggers"]):
-            raise _Unknown
+            raise Unknown
         return {"tools": tools, "tool_choice": "required" if needed else "auto", "parallel": not single}
     if not tools or fields.get("separator") != "" or not needed:
-        raise _Unknown
-    choice = _named(tools[0]) if single and len(tools) == 1 else "required"
+        raise Unknown
+    choice = named(tools[0]) if single and len(tools) == 1 else "required"
     return {"tools": tools, "tool_choice": choice, "parallel": not single, "text": False}
 
 
-def _named(tool: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": tool["function"]["name"]}}
-
-
 def _tool(node: Any) -> dict[str, Any]:
-    kind, fields = _open(node)
+    kind, fields = opened(node)
     begin, end = fields.get("begin"), fields.get("end")
     if kind != "tag" or not isinstance(begin, str) or not begin.startswith(CALL) or end != CALL_END:
-        raise _Unknown
+        raise Unknown
     name = begin.removeprefix(CALL).strip("\n")
     if not name or "<" in name:
-        raise _Unknown
+        raise Unknown
     function: dict[str, Any] = {"name": name}
     parameters = _parameters(fields["content"])
     if parameters is not True:
@@ -150,38 +152,38 @@ def _tool(node: Any) -> dict[str, Any]:
 
 def _parameters(node: Any) -> Any:
     """The schema of a tool's arguments; True if the tag allows any."""
-    kind, fields = _open(node)
+    kind, fields = opened(node)
     if kind == "json_schema":
         if fields.get("style") != "glm_xml":
-            raise _Unknown
+            raise Unknown
         return fields["json_schema"]
     if kind == "const_string" and fields["value"] == "":
         return {"type": "object", "properties": {}, "additionalProperties": False}
     if kind != "star":
-        raise _Unknown
-    properties = dict(_pair(pair) for pair in _alternatives(fields["content"]))
+        raise Unknown
+    properties = dict(_pair(pair) for pair in alternatives(fields["content"]))
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
 def _pair(node: Any) -> tuple[str, Any]:
     """Key and schema of ``<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>``."""
-    kind, fields = _open(node)
+    kind, fields = opened(node)
     elements = fields.get("elements")
     if kind != "sequence" or not isinstance(elements, list) or len(elements) != 3:
-        raise _Unknown
-    (first, opening), (last, closing) = _open(elements[0]), _open(elements[2])
+        raise Unknown
+    (first, opening), (last, closing) = opened(elements[0]), opened(elements[2])
     text = opening.get("value")
     if first != "const_string" or last != "const_string" or closing["value"] != VALUE_END or not isinstance(text, str):
-        raise _Unknown
+        raise Unknown
     if not text.startswith(KEY) or not text.endswith(KEY_END + VALUE):
-        raise _Unknown
+        raise Unknown
     return text.removeprefix(KEY).removesuffix(KEY_END + VALUE), _value(elements[1])
 
 
 def _value(node: Any) -> Any:
     schemas = []
-    for choice in _alternatives(node):
-        kind, fields = _open(choice)
+    for choice in alternatives(node):
+        kind, fields = opened(choice)
         if kind == "const_string":
             schemas.append({"const": fields["value"]})
         elif kind == "any_text":
@@ -189,36 +191,7 @@ def _value(node: Any) -> Any:
         elif kind == "json_schema" and fields.get("style", "json") == "json":
             schemas.append(fields["json_schema"])
         else:
-            raise _Unknown
+            raise Unknown
     if all(set(schema) == {"const"} for schema in schemas if isinstance(schema, Mapping)) and len(schemas) > 1:
         return {"enum": [schema["const"] for schema in schemas]}
     return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-
-
-def _alternatives(node: Any) -> list[Any]:
-    kind, fields = _open(node)
-    if kind != "or":
-        return [node]
-    if not isinstance(fields["elements"], list) or not fields["elements"]:
-        raise _Unknown
-    return fields["elements"]
-
-
-def _open(node: Any) -> tuple[str, dict[str, Any]]:
-    """Kind and fields of a format, those without a value left out, as pydantic writes them.
-
-    Raises:
-        _Unknown: another kind, or a field that means something unknown.
-    """
-    if not isinstance(node, Mapping):
-        raise _Unknown
-    kind = node.get("type")
-    fields = {key: value for key, value in node.items() if key != "type" and value not in (None, [], ())}
-    if kind not in _FIELDS or not set(fields) <= _FIELDS[kind]:
-        raise _Unknown
-    needed = {"json_schema": {"json_schema"}, "const_string": {"value"}, "or": {"elements"}, "star": {"content"}}
-    needed |= {"sequence": {"elements"}, "tag": {"begin", "content", "end"}, "optional": {"content"}}
-    needed |= {"triggered_tags": {"tags", "triggers"}, "tags_with_separator": {"tags"}}
-    if not needed.get(kind, set()) <= set(fields):
-        raise _Unknown
-    return kind, fields

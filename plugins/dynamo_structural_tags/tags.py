@@ -13,22 +13,31 @@ from functools import lru_cache
 from typing import Any
 
 from dynamo_structural_tags import metrics
+from dynamo_structural_tags.families import FAMILIES as KNOWN
 from dynamo_structural_tags.grammar import Built, build
 from dynamo_structural_tags.schema import Verdict
 from dynamo_structural_tags.settings import Reader, Settings
 from dynamo_structural_tags.stock_tags import marked
 
-__all__ = ["FAMILIES", "Maker", "relaxed_names"]
+__all__ = ["FAMILIES", "Maker", "family_for", "relaxed_names"]
 
 _log = logging.getLogger("dynamo_structural_tags")
 
-#: The family of tags for each reader; `Reader.AUTO` is settled before.
+#: GLM's family of tags for each reader; `Reader.AUTO` is settled before.
 FAMILIES = {
     Reader.OURS: "glm",
     Reader.DYNAMO_V1: "glm-dynamo-v1",
     Reader.DYNAMO_V2: "glm-dynamo-v2",
     Reader.VLLM: "glm-vllm",
 }
+
+
+def family_for(family: str, reader: Reader) -> str:
+    """The family of tags whose texts a reader gives back; family: a model's."""
+    if family == "glm":
+        return FAMILIES[reader]
+    for_dynamo = f"{family}-dynamo"
+    return for_dynamo if reader in (Reader.DYNAMO_V1, Reader.DYNAMO_V2) and for_dynamo in KNOWN else family
 
 
 class Maker:
@@ -51,17 +60,20 @@ class Maker:
         *,
         tool_choice: Any = "auto",
         parallel: bool = True,
-        reasoning: bool = False,
+        reasoning: bool | None = False,
         response_schema: Any = None,
         reader: Reader = Reader.OURS,
+        family: str = "glm",
     ) -> str | None:
         """The tag as JSON text, marked as this plugin's; None if not even the tools' names compile.
 
-        tools: OpenAI's. reasoning: whether the output begins inside the reasoning. response_schema: a JSON Schema
-        that the answer may follow instead of calling a tool. reader: who reads the output.
+        Raises ValueError for a forced call that no tool can be called with.
+        tools: OpenAI's. reasoning: whether the output begins inside the reasoning, None if nobody knows.
+        response_schema: a JSON Schema that the answer may follow instead of calling a tool. reader: who reads the
+        output. family: whose tool format it is.
         """
-        wish = {"tools": tools, "tool_choice": tool_choice, "parallel": parallel, "family": FAMILIES[reader]}
-        wish["reasoning"] = "tag" if reasoning else "engine"
+        wish = {"tools": tools, "tool_choice": tool_choice, "parallel": parallel, "family": family_for(family, reader)}
+        wish["reasoning"] = "open" if reasoning is None else "tag" if reasoning else "engine"
         if response_schema is not None:
             wish["response_format"] = {"type": "json_schema", "json_schema": {"schema": response_schema}}
         try:

@@ -109,21 +109,26 @@ class TagHook:
         return "would_rewrite", text
 
     def _made(self, stock: StockTag) -> str | None:
-        return self.maker.make(
-            stock.tools,
-            tool_choice=stock.tool_choice,
-            parallel=stock.parallel,
-            reasoning=stock.reasoning,
-            response_schema=stock.response_format,
-            reader=reader_of(self.settings),
-        )
+        try:
+            return self.maker.make(
+                stock.tools,
+                tool_choice=stock.tool_choice,
+                parallel=stock.parallel,
+                reasoning=stock.reasoning,
+                response_schema=stock.response_format,
+                reader=reader_of(self.settings),
+                family=stock.family,
+            )
+        except ValueError as error:
+            _log.warning("a tag is passed on as it is: %s", error)
+            return None
 
     def _tell(self, text: str) -> None:
         if not self._told:
             self._told = True
             _log.warning(
-                "structural_tag=%s...: no tag of GLM's tool calls by Dynamo %s or vLLM %s, so it is passed on as it "
-                "is, like all further ones; only the first is logged.",
+                "structural_tag=%s...: no tag of tool calls that is known of Dynamo %s or vLLM %s, so it is passed on "
+                "as it is, like all further ones; only the first is logged.",
                 text[:200],
                 "1.6.1",
                 "0.31 to 0.33",

@@ -69,8 +69,14 @@ MARKS: dict[str, tuple[str, ...]] = {
         "<minimax:tool_call>\n", "</minimax:tool_call>", '<invoke name="', "</invoke>\n", "</invoke>",
         '<parameter name="', "</parameter>\n", "</parameter>", '">', "<minimax:tool_call>",
     ),
+    "minimax_m3": (
+        "]<]minimax[>[", ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="', "]<]minimax[>[</invoke>\n",
+        "]<]minimax[>[</tool_call>", "]<]minimax[>[</", "]<]minimax[>[<item>", "]<]minimax[>[</item>", "&lt;", "&",
+    ),
     "mistral": ("[TOOL_CALLS]", '[TOOL_CALLS] [{"name": "', '", "arguments": {', '}, {"name": "'),
     "mistral_v11": ("[TOOL_CALLS]", "[ARGS]", "[ARGS]{"),
+    "nemotron_deci": ("<TOOLCALL>", "</TOOLCALL>", '<TOOLCALL>[{"name": "', '", "arguments": {', "}]</TOOLCALL>"),
+    "phi4": ("functools[", 'functools[{"name": "', '", "arguments": {'),
     "qwen3_coder": (
         "<tool_call>\n<function=", "</function>\n</tool_call>", "<parameter=", "\n</parameter>\n", "</parameter>",
         ">\n", "<tool_call>", "</tool_call>", "<function=", "</function>",
@@ -145,7 +151,7 @@ _PARSERS = {"mistral_v11": "mistral"}
 
 
 class MarkersTokenizer:
-    """A fake tokenizer: it knows the ids of a family's markers and nothing else. vLLM's parsers ask for no more here."""
+    """A fake tokenizer: it knows the ids of a family's markers and nothing else, which is all that the parsers need."""
 
     all_special_tokens: tuple[str, ...] = ()
     all_special_ids: tuple[int, ...] = ()

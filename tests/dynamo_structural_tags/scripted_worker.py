@@ -5,7 +5,9 @@ The last ``@@{...}@@`` in a prompt is the script: ``text`` (``repeat`` times, be
 ``raise`` (an ``error``) or ``stop`` (the stream ends) after that many messages; ``wait`` seconds before each message;
 ``fields`` to add to each. Every request is written to the file REQUESTS, and ``stopped`` once the client has gone.
 
-Usage: ``python scripted_worker.py MODEL_FOLDER NAME REQUESTS [--parsers] [--no-tags]``
+``--parsers=a,b`` serves more models, each by the name of Dynamo's parser of tool calls that reads it.
+
+Usage: ``python scripted_worker.py MODEL_FOLDER NAME REQUESTS [--parsers] [--no-tags] [--parsers=a,b]``
 """
 
 from __future__ import annotations
@@ -68,22 +70,32 @@ async def main(folder: str, name: str, requests: str, *options: str) -> None:
                 yield {"token_ids": part, "index": index, **reason, **script.get("fields", {})}
 
     runtime = DistributedRuntime(asyncio.get_running_loop(), "file", "tcp")
-    endpoint = runtime.endpoint("dynamo.backend.generate")
-    config = ModelRuntimeConfig()
-    if "--parsers" in options:
-        config.tool_call_parser, config.reasoning_parser = "glm47", "glm45"
-    config.set_structural_tag(None if "--no-tags" in options else {"scope": "always", "schema": "auto"})
-    await register_model(
-        ModelInput.Tokens,
-        ModelType.Chat | ModelType.Completions,
-        endpoint,
-        folder,
-        name,
-        worker_type=WorkerType.Aggregated,
-        kv_cache_block_size=16,
-        runtime_config=config,
+
+    async def serve(model: str, component: str, *parsers: str) -> None:
+        endpoint = runtime.endpoint(f"dynamo.{component}.generate")
+        config = ModelRuntimeConfig()
+        if parsers:
+            config.tool_call_parser = parsers[0]
+        if parsers[1:]:
+            config.reasoning_parser = parsers[1]
+        config.set_structural_tag(None if "--no-tags" in options else {"scope": "always", "schema": "auto"})
+        await register_model(
+            ModelInput.Tokens,
+            ModelType.Chat | ModelType.Completions,
+            endpoint,
+            folder,
+            model,
+            worker_type=WorkerType.Aggregated,
+            kv_cache_block_size=16,
+            runtime_config=config,
+        )
+        await endpoint.serve_endpoint(generate)
+
+    more = [word.partition("=")[2].split(",") for word in options if word.startswith("--parsers=")]
+    await asyncio.gather(
+        serve(name, "backend", *(("glm47", "glm45") if "--parsers" in options else ())),
+        *(serve(parser, f"backend_{parser}", parser) for parsers in more for parser in parsers),
     )
-    await endpoint.serve_endpoint(generate)
 
 
 if __name__ == "__main__":

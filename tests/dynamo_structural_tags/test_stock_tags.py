@@ -1,6 +1,7 @@
 """What the tags of Dynamo 1.6.1 ask for, and that a tag which is not one of the known ones is left alone.
 
-stock_tags.json holds the tags of real requests; test_dynamo_tags_stock.py compares them with what Dynamo builds.
+stock_tags.json holds the tags of real requests, which test_dynamo_readers_stock.py compares with what Dynamo builds;
+stock_tags_families.json those of other families than GLM, with test_dynamo_families_stock.py.
 """
 
 from __future__ import annotations
@@ -13,12 +14,24 @@ from typing import Any
 
 import pytest
 
+from dynamo_structural_tags.grammar import build_tag
+from dynamo_structural_tags.settings import Reader
 from dynamo_structural_tags.stock_tags import is_own, marked, read_tag
+from dynamo_structural_tags.tags import family_for
 
 RECORDED = json.loads((Path(__file__).parent / "stock_tags.json").read_text("utf-8"))
 TAGS = {
     f"{side}-{name}": tag for side, tags in RECORDED["tags"].items() for name, tag in tags.items() if tag is not None
 }
+OTHERS = json.loads((Path(__file__).parent / "stock_tags_families.json").read_text("utf-8"))
+OTHER_TAGS = {
+    (version, parser, kind): tag
+    for version, parsers in OTHERS["tags"].items()
+    for parser, tags in parsers.items()
+    for kind, tag in tags.items()
+}
+#: The family of Dynamo's parser, where its name is another.
+FAMILY = {"deepseek_v3_2": "deepseek_v32"}
 
 
 @pytest.mark.parametrize("name", TAGS)
@@ -97,11 +110,51 @@ def test_what_is_no_tag_of_calls_is_not_recognised(tag: Any) -> None:
     assert read_tag(tag) is None
 
 
-def test_a_tag_of_another_family_is_not_recognised() -> None:
+def test_a_tag_with_the_arguments_of_another_family_is_not_recognised() -> None:
     tag = copy.deepcopy(TAGS["v1-nothink"])
     tag["format"]["tags"][0]["content"]["style"] = "qwen_xml"
 
     assert read_tag(tag) is None
+
+
+@pytest.mark.parametrize(("version", "parser", "kind"), OTHER_TAGS)
+def test_a_tag_of_dynamo_for_another_family_tells_family_tools_and_choice(version: str, parser: str, kind: str) -> None:
+    request, tag = OTHERS["requests"][kind], OTHER_TAGS[version, parser, kind]
+    wanted = request.get("tool_choice", "auto")
+    named = wanted["function"]["name"] if isinstance(wanted, dict) else None
+    tools = [tool["function"] for tool in request["tools"] if named in (None, tool["function"]["name"])]
+    in_reasoning = tag["format"]["type"] == "sequence"  # all sequences begin with the end of the reasoning
+
+    found = read_tag(tag)
+
+    assert found is not None
+    assert found.family == FAMILY.get(parser, parser)
+    assert [tool["function"]["name"] for tool in found.tools] == [tool["name"] for tool in tools]
+    assert [tool["function"].get("parameters") for tool in found.tools] == [tool.get("parameters") for tool in tools]
+    # Some of the tags force one tool by asking for a call and offering nothing else.
+    assert found.tool_choice == wanted or (named is not None and found.tool_choice == "required")
+    assert found.parallel or named is not None or request.get("parallel_tool_calls") is False
+    assert found.reasoning is (True if in_reasoning else None)
+    for reader in (Reader.DYNAMO_V1, Reader.DYNAMO_V2, Reader.VLLM):
+        assert build_tag(found.tools, family=family_for(found.family, reader), tool_choice=found.tool_choice)
+
+
+@pytest.mark.parametrize(("version", "parser", "kind"), OTHER_TAGS)
+def test_any_unknown_part_of_another_familys_tag_makes_it_unknown(version: str, parser: str, kind: str) -> None:
+    tag = OTHER_TAGS[version, parser, kind]
+    places = [node for node in _nodes(tag["format"]) if isinstance(node.get("type"), str)]
+    schemas = {id(node) for place in places if "json_schema" in place for node in _nodes(place["json_schema"])}
+    tried = 0
+    for place, node in enumerate(places):
+        if id(node) in schemas:
+            continue  # inside a schema, where any key may be
+        for change in ({"type": "something_new"}, {"a_new_field": 1}):
+            changed = copy.deepcopy(tag)
+            [n for n in _nodes(changed["format"]) if isinstance(n.get("type"), str)][place].update(change)
+            assert read_tag(changed) is None
+            tried += 1
+
+    assert tried >= 4
 
 
 def test_a_very_deep_tag_is_not_recognised_and_does_not_raise() -> None:

@@ -62,7 +62,11 @@ class JsonValues:
 
     def any_array(self) -> str:
         """Any array."""
-        return self.rules.add(self._brackets(self._list(self.any_value())))
+        return self.rules.add(self._brackets(self._list(self.item(ANY))))
+
+    def item(self, shape: Shape) -> str:
+        """A rule for one value of an array."""
+        return self.value(shape)
 
     def literal(self, value: Any) -> str:
         """One value; arrays and objects by their structure, so that blanks are free in them."""
@@ -130,7 +134,7 @@ class JsonValues:
                 prefix, high = prefix[:place], place
                 break
         more = has_values(array.rest) and (high is None or high > len(prefix))
-        rest = self.value(array.rest) if more else None
+        rest = self.item(array.rest) if more else None
         if high is not None and high - len(prefix) > _MOST_ITEMS and more:
             self._note(())("maxItems", Verdict.RELAXED, f"{high} is not enforced: more than {_MOST_ITEMS}")
             high = None
@@ -144,10 +148,10 @@ class JsonValues:
             counted = "*" if (least, most) == (0, None) else f"{{{least},{'' if most is None else most}}}"
             tail = f"({self.comma} {rest}){counted}"
         for place in range(len(prefix) - 1, 0, -1):
-            step = f"{self.comma} {self.value(prefix[place])} {self.rules.add(tail)}"
+            step = f"{self.comma} {self.item(prefix[place])} {self.rules.add(tail)}"
             tail = step if place < low else f"({step})?"
         if prefix:
-            inner = f"{self.value(prefix[0])} {self.rules.add(tail)}"
+            inner = f"{self.item(prefix[0])} {self.rules.add(tail)}"
         elif rest is not None:
             least, most = max(0, low - 1), None if high is None else high - 1
             counted = "*" if (least, most) == (0, None) else f"{{{least},{'' if most is None else most}}}"
@@ -170,8 +174,8 @@ class JsonValues:
             self._note(())("minProperties" if found.low else "maxProperties", Verdict.RELAXED, "not enforced")
         return self.rules.add(self._braces(written.write(self.rules)))
 
-    def _other(self, found: Object) -> str:
-        """A key that is not declared, with its value."""
+    def _other(self, found: Object) -> str | None:
+        """A key that is not declared, with its value; None if it cannot be written."""
         value = self.value(found.rest)
         if found.keys is not None:
             key = self.texts.json(Text(pattern=found.keys), self.strict, self._note(()))

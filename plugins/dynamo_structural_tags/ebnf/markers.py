@@ -23,16 +23,17 @@ def free_text(rules: Rules, excluded: Iterable[str], calls: Iterable[tuple[str, 
 
 
 class Markers:
-    """The texts that no value may contain. All begin with the same character, and none has it a second time.
+    """The texts that no value may contain. None has its first character a second time.
 
-    first: that character.
+    firsts: these characters.
     """
 
     def __init__(self, words: Iterable[str]) -> None:
         self.words = tuple(words)
-        self.first = self.words[0][0] if self.words else "<"
-        if any(word.rfind(self.first) != 0 for word in self.words):
-            raise ValueError(f"markers={self.words}: each must begin with the only {self.first!r} in it")
+        self.firsts = tuple(dict.fromkeys(word[0] for word in self.words))
+        for word in self.words:
+            if word.rfind(word[0]) != 0:
+                raise ValueError(f"marker={word!r}: what keeps it out of texts needs its only {word[0]!r} in front")
 
     def inside(self, text: str) -> bool:
         """Whether the text contains one of them."""

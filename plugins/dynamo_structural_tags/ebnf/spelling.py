@@ -60,12 +60,13 @@ class Spelling:
 
         No marker in it, also none that begins with the first character: no rest of a marker may come behind its first.
         """
-        tails = tuple(word[1:] for word in self.markers.words)
-        opening = charset([(ord(self.markers.first), ord(self.markers.first))])
-        rest, plain, escapes = self.run(chars), self.plain(minus(first, opening)), self.escapes(first)
+        openings = charset((ord(char), ord(char)) for char in self.markers.firsts)
+        rest, plain, escapes = self.run(chars), self.plain(minus(first, openings)), self.escapes(first)
         choices = [f"{char_class(plain)} {rest}"] if plain else []
-        if minus(first, opening) != first:
-            choices.append(f"{quote(self.markers.first)} {self.run(chars, tails)}")
+        for char in self.markers.firsts:
+            if minus(first, charset([(ord(char), ord(char))])) != first:
+                tails = tuple(word[1:] for word in self.markers.words if word[0] == char)
+                choices.append(f"{quote(char)} {self.run(chars, tails)}")
         if escapes:
             choices.append(f"{escapes} {rest}")
         return self.rules.add(" | ".join(choices))

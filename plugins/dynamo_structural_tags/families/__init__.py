@@ -7,7 +7,7 @@ from .deepseek_v4 import DEEPSEEK_V4
 from .deepseek_v31 import DEEPSEEK_V31
 from .deepseek_v32 import DEEPSEEK_V32
 from .deepseek_v41 import DEEPSEEK_V41
-from .family import Call, Family
+from .family import Call, Family, StockForm
 from .gemma4 import GEMMA4
 from .glm import GLM, GLM45
 from .glm_readers import GLM_DYNAMO_V1, GLM_DYNAMO_V2, GLM_VLLM
@@ -17,21 +17,22 @@ from .kimi_k2 import KIMI_K2
 from .kimi_k25 import KIMI_K25
 from .llama3_json import LLAMA3_JSON
 from .minimax_m2 import MINIMAX_M2
+from .minimax_m3 import MINIMAX_M3
 from .mistral import MISTRAL
 from .mistral_v11 import MISTRAL_V11
 from .nemotron_deci import NEMOTRON_DECI
 from .phi4 import PHI4
-from .qwen3_coder import QWEN3_CODER
+from .qwen3_coder import QWEN3_CODER, QWEN3_CODER_DYNAMO
 
-__all__ = ["FAMILIES", "Call", "Family", "family_named"]
+__all__ = ["FAMILIES", "Call", "Family", "StockForm", "family_named"]
 
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         *(GLM, GLM45, GLM_DYNAMO_V1, GLM_DYNAMO_V2, GLM_VLLM),
         *(DEEPSEEK_V3, DEEPSEEK_V31, DEEPSEEK_V32, DEEPSEEK_V4, DEEPSEEK_V41),
-        *(GEMMA4, HERMES, JAMBA, KIMI_K2, KIMI_K25, LLAMA3_JSON, MINIMAX_M2),
-        *(MISTRAL, MISTRAL_V11, NEMOTRON_DECI, PHI4, QWEN3_CODER),
+        *(GEMMA4, HERMES, JAMBA, KIMI_K2, KIMI_K25, LLAMA3_JSON, MINIMAX_M2, MINIMAX_M3),
+        *(MISTRAL, MISTRAL_V11, NEMOTRON_DECI, PHI4, QWEN3_CODER, QWEN3_CODER_DYNAMO),
     )
 }
 

@@ -13,10 +13,10 @@ from ..ebnf.rules import Rules, one_of, quote
 from ..ebnf.tagged import PairFormat, TaggedArguments
 from ..schema.shapes import ANY, Anything, Array, Literals, Number, Object, Shape, Text
 from ..schema.verdicts import Verdict
-from .family import Call, Family
+from .family import Call, Family, StockForm
 from .vllm_types import note_misreadings
 
-__all__ = ["DEEPSEEK_V32", "DsmlFamily"]
+__all__ = ["DEEPSEEK_V32", "DsmlFamily", "stock_form"]
 
 _OPEN, _CLOSE = "<｜DSML｜", "</｜DSML｜"
 _STRING, _OTHER = '"true">', '"false">'
@@ -79,6 +79,12 @@ class _DsmlArguments(TaggedArguments):
         return quote(_STRING + value) if isinstance(value, str) else f"{quote(_OTHER)} {self.json.literal(value)}"
 
 
+def stock_form(section: str) -> StockForm:
+    """Dynamo's tags, for a section of this name."""
+    around = (f"{_OPEN}{section}>\n", f"{_CLOSE}{section}>")
+    return StockForm(f'{_OPEN}invoke name="', '">\n', f"{_CLOSE}invoke>\n", "deepseek_xml", around)
+
+
 DEEPSEEK_V32 = DsmlFamily(
     "deepseek_v32",
     "encoding of DeepSeek-V3.2, which comes with the model in place of a chat template",
@@ -88,4 +94,6 @@ DEEPSEEK_V32 = DsmlFamily(
         *("<think>", "</think>"),
     ),
     name_markers=("<", ">", '"', "\n"),
+    lead="\n\n",
+    stock=stock_form("function_calls"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .deepseek_v32 import DEEPSEEK_V32
+from .deepseek_v32 import DEEPSEEK_V32, stock_form
 
 __all__ = ["DEEPSEEK_V4"]
 
@@ -16,4 +16,5 @@ DEEPSEEK_V4 = replace(
     source="encoding of DeepSeek-V4, which comes with the model in place of a chat template",
     trigger="<｜DSML｜tool_calls>",
     text_markers=("</｜DSML｜tool_calls>", *_OTHERS, *DEEPSEEK_V32.text_markers[1:]),
+    stock=stock_form("tool_calls"),
 )

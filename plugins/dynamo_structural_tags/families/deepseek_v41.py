@@ -17,4 +17,5 @@ DEEPSEEK_V41 = replace(
     trigger="<｜DSML｜ calls>",
     text_markers=("</｜DSML｜ calls>", *_ELEMENTS, "<think>", "</think>"),
     gap=" ",
+    stock=None,
 )

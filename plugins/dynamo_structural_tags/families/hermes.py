@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 
 from ..ebnf.rules import Rules, quote
-from .family import Call, Family
+from .family import Call, Family, StockForm
 from .json_calls import IN_JSON, json_arguments
 
 __all__ = ["HERMES"]
@@ -35,4 +35,6 @@ HERMES = _Hermes(
     _CALL,
     (_CALL_END, "<think>", "</think>"),
     name_markers=IN_JSON,
+    lead="\n\n",
+    stock=StockForm(f'{_CALL}\n{{"name": "', '", "arguments": ', f"}}\n{_CALL_END}"),
 )

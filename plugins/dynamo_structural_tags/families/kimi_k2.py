@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..ebnf.rules import Rules, quote
-from .family import Call, Family
+from .family import Call, Family, StockForm
 from .json_calls import json_arguments
 from .vllm_types import note_misreadings
 
@@ -38,4 +38,5 @@ KIMI_K2 = _Kimi(
     _SECTION,
     (*_MARKERS[1:], "<think>", "</think>"),
     name_markers=(":", "\n"),
+    stock=StockForm(f"{_CALL}functions.", ":", _CALL_END, section=(_SECTION, _SECTION_END), numbered=_ARGUMENTS),
 )

@@ -8,4 +8,4 @@ from .kimi_k2 import KIMI_K2
 
 __all__ = ["KIMI_K25"]
 
-KIMI_K25 = replace(KIMI_K2, name="kimi_k25", source="chat template of Kimi K2.5")
+KIMI_K25 = replace(KIMI_K2, name="kimi_k25", source="chat template of Kimi K2.5", stock=None)

@@ -1,4 +1,7 @@
-"""MiniMax M2: all calls in one section, one element per call and per argument, strings as they are."""
+"""MiniMax M2: all calls in one section, one element per call and per argument, strings as they are.
+
+Dynamo's reader ends the section at the first text that ends one.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _FORM = PairFormat(
     (f'{_KEY}"', '">'),
     ("", f"{_VALUE_END}\n"),
     ("<", ">", '"', "'"),
-    (*spaced("<", "/", "parameter", ">"), *spaced("<", "parameter name", "="), _CALL_END),
+    (*spaced("<", "/", "parameter", ">"), *spaced("<", "parameter name", "="), _CALL_END, _SECTION_END),
 )
 
 

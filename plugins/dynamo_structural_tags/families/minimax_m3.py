@@ -1,0 +1,119 @@
+"""MiniMax M3: all calls in one section, one element per call, per key and per item of a list, strings as they are.
+
+Every tag stands behind the mark ``]<]minimax[>[``; the source names the tags, Dynamo's reader the types: it takes a
+value's type from the schema, strings before all others, and replaces the entities of XML in strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..allowed import allowed
+from ..ebnf.json_values import JsonValues
+from ..ebnf.markers import Markers
+from ..ebnf.rules import Rules, quote
+from ..schema import Verdict
+from ..schema.shapes import Object, Part, Shape, Text
+from .family import Call, Family
+
+__all__ = ["MINIMAX_M3"]
+
+_MARK = "]<]minimax[>["
+_ENTITIES = ("&lt;", "&gt;", "&amp;", "&quot;", "&apos;", "&#")
+_KEY_BARRED = "<>\"'&/=[](){};:,!?\\"
+_NOT_FOLLOWED = ("patternProperties", "prefixItems", "allOf")
+
+
+@dataclass(frozen=True, slots=True)
+class _MiniMax(Family):
+    def call(self, rules: Rules, call: Call) -> str:
+        for place, text in _unsure(call.parameters, call.parameters, ()):
+            call.shapes.note(place, "type", Verdict.RELAXED, text)
+        shapes = call.shapes
+        if not shapes.definitions.has_values(shapes.shape):
+            raise ValueError("no arguments satisfy the schema")
+        values = _Values(rules, Markers((_MARK[1:], *_ENTITIES)), shapes, call.strict, '"\\n"?')
+        begin, end = f'{_MARK}<invoke name="{call.name}">', f"{_MARK}</invoke>\n"
+        return f"{quote(begin)} {values.value(shapes.shape)} {quote(end)}"
+
+    def calls(self, rules: Rules, call: str, parallel: bool) -> tuple[str, bool]:
+        return f'"\\n" {call} {f"({call})*" if parallel else ""} {quote(f"{_MARK}</tool_call>")}', False
+
+
+class _Values(JsonValues):
+    """Elements in place of JSON's brackets, commas and colons."""
+
+    def __init__(self, rules: Rules, markers: Markers, shapes: Any, strict: bool, blank: str) -> None:
+        super().__init__(rules, markers, shapes, strict, blank)
+        self.comma = self.blank
+
+    def any_value(self) -> str:
+        return self.texts.any_raw()
+
+    def literal(self, value: Any) -> str:
+        match value:
+            case str():
+                if self.markers.inside(value):
+                    raise ValueError(f"{value!r}: a listed value holds a marker, which no escape can write")
+                return quote(value) if value else '""'
+            case list():
+                return self._brackets(
+                    f" {self.comma} ".join(_element("item", self.literal(one)) for one in value) or '""'
+                )
+        return super().literal(value)
+
+    def item(self, shape: Shape) -> str:
+        return self.rules.add(_element("item", self.value(shape)))
+
+    def _part(self, part: Part) -> Sequence[str]:
+        if isinstance(part, Text):
+            return [self.texts.raw(part, self.strict, self._note(part.place))]
+        return super()._part(part)
+
+    def _other(self, found: Object) -> None:
+        """None: an element's name is there twice, and no grammar keeps two texts equal that nobody listed."""
+
+    def _pair(self, key: str, value: str) -> str:
+        if not key or any(char in _KEY_BARRED or char.isspace() for char in key):
+            raise ValueError(f"{key!r}: no element can have this name")
+        return self.rules.add(_element(key, value))
+
+    def _brackets(self, inner: str) -> str:
+        return f"{self.blank} {inner} {self.blank}"
+
+    def _braces(self, inner: str) -> str:
+        return self._brackets(inner)
+
+
+def _element(name: str, value: str) -> str:
+    return f"{quote(f'{_MARK}<{name}>')} {value} {quote(f'{_MARK}</{name}>')}"
+
+
+def _unsure(schema: Any, root: Any, place: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """The places whose values the reader may give another type: all that have not one type, named by `type`."""
+    if not isinstance(schema, dict) or len(place) > 20:
+        return
+    kinds = allowed(schema, root).kinds()
+    single = len(kinds - {"null", "integer"} or kinds - {"null"}) == 1 and "type" in schema
+    if place and len(kinds) < 7 and not (kinds <= {"string"} or single):
+        yield place, "the reader takes a value of several types, or of none that is named, for a string"
+    if any(keyword in schema for keyword in _NOT_FOLLOWED):
+        yield place, "the reader does not look for types here"
+    properties = schema.get("properties")
+    for key, value in properties.items() if isinstance(properties, dict) else ():
+        yield from _unsure(value, root, (*place, "properties", key))
+    if isinstance(schema.get("items"), dict):
+        yield from _unsure(schema["items"], root, (*place, "items"))
+
+
+MINIMAX_M3 = _MiniMax(
+    "minimax_m3",
+    "xgrammar's builder for MiniMax M3",
+    f"{_MARK}<tool_call>",
+    (f"{_MARK}</tool_call>", f"{_MARK}<invoke", f"{_MARK}</invoke", "<mm:think>", "</mm:think>"),
+    think_end="</mm:think>",
+    think="<mm:think>",
+    name_markers=("<", ">", '"', "\n"),
+)

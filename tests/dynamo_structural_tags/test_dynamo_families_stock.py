@@ -1,0 +1,177 @@
+"""Families beside GLM in Dynamo: the tags that it builds for them, and what its own parsers make of texts of ours.
+
+A scripted worker serves one model for each of Dynamo's parsers and writes texts sampled through xgrammar's mask.
+stock_tags_families.json holds Dynamo's tags: ``RECORD_STOCK_TAGS=1`` writes it anew. `FAMILY_SAMPLES=500` tries more
+tool lists, `FAMILY_SEED` starts elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="needs the pinned stock environment: make test")
+pytest.importorskip("dynamo.frontend", reason="needs Dynamo: make test, line 0.31.0")
+
+from family_texts import MARKS, turn_text
+from json_schemas import valid
+from scripted_stack import STOCK, Front, script, started
+from token_matcher import Matcher, single_bytes, words
+from tool_lists import random_tools
+
+from dynamo_structural_tags.families import FAMILIES
+from dynamo_structural_tags.grammar import build
+from dynamo_structural_tags.schema import Verdict
+from dynamo_structural_tags.settings import Mode, Reader, Settings
+from dynamo_structural_tags.stock_tags import is_own
+from dynamo_structural_tags.tags import Maker
+from dynamo_structural_tags.worker import TagHook
+from glm53.model import make
+
+SAMPLES = int(os.environ.get("FAMILY_SAMPLES", "6"))
+SEED = int(os.environ.get("FAMILY_SEED", "0"))
+RECORD = Path(__file__).parent / "stock_tags_families.json"
+RECORDED = json.loads(RECORD.read_text("utf-8"))
+
+#: Dynamo's name of the parser for each family, by the version of Dynamo's parsers.
+READERS = {
+    "1": {
+        "deepseek_v3": "deepseek_v3",
+        "deepseek_v31": "deepseek_v3_1",
+        "deepseek_v32": "deepseek_v3_2",
+        "deepseek_v4": "deepseek_v4",
+        "gemma4": "gemma4",
+        "hermes": "hermes",
+        "jamba": "jamba",
+        "kimi_k2": "kimi_k2",
+        "llama3_json": "llama3_json",
+        "minimax_m2": "minimax_m2",
+        "minimax_m3": "minimax_m3",
+        "mistral": "mistral",
+        "nemotron_deci": "nemotron_deci",
+        "phi4": "phi4",
+        "qwen3_coder-dynamo": "qwen3_coder",
+    },
+    "2": {"deepseek_v4": "deepseek_v4", "kimi_k2": "kimi_k2", "qwen3_coder-dynamo": "qwen3_coder"},
+}
+CASES = [(version, family) for version, families in READERS.items() for family in families]
+
+
+@pytest.fixture(scope="module")
+def dynamo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Front]]:
+    """The version of Dynamo's parsers, and a frontend with a model for each of them."""
+    version = request.param
+    folder = tmp_path_factory.mktemp("families")
+    make(folder / "tiny", layers=1)
+    parsers = sorted(set(READERS[version].values()))
+    with started(
+        folder / "run", folder / "tiny", {"stock": STOCK}, f"--parsers={','.join(parsers)}", parser=version
+    ) as fronts:
+        front = fronts["stock"]
+        deadline = time.monotonic() + 60
+        while missing := set(parsers) - {
+            model["id"] for model in front.client.get(f"{front.url}/v1/models").json()["data"]
+        }:
+            assert time.monotonic() < deadline, missing
+            time.sleep(0.1)
+        yield version, front
+
+
+def _served(front: Front) -> set[str]:
+    return {model["id"] for model in front.client.get(f"{front.url}/v1/models").json()["data"]}
+
+
+@pytest.mark.parametrize("dynamo", READERS, indirect=True)
+def test_dynamo_builds_the_recorded_tags(dynamo: tuple[str, Front]) -> None:
+    version, front = dynamo
+    found: dict[str, dict[str, Any]] = {}
+    for parser in RECORDED["tags"][version]:
+        for name, body in RECORDED["requests"].items():
+            assert front.post(**body, model=parser).status_code == 200
+            guided = front.seen()["sampling_options"]["guided_decoding"]
+            found.setdefault(parser, {})[name] = guided["structural_tag"]
+
+    if os.environ.get("RECORD_STOCK_TAGS"):
+        RECORDED["tags"][version] = found
+        RECORD.write_text(json.dumps(RECORDED, ensure_ascii=False, indent=1) + "\n", "utf-8")
+    assert found == RECORDED["tags"][version]
+
+
+@pytest.mark.parametrize(
+    ("version", "parser", "kind"),
+    [
+        (version, parser, kind)
+        for version, parsers in RECORDED["tags"].items()
+        for parser, tags in parsers.items()
+        for kind in tags
+    ],
+)
+def test_the_workers_hook_puts_a_tag_of_ours_in_the_place_of_dynamos(version: str, parser: str, kind: str) -> None:
+    settings = Settings(mode=Mode.ENFORCE, reader=Reader.DYNAMO_V1 if version == "1" else Reader.DYNAMO_V2)
+    stock = RECORDED["tags"][version][parser][kind]
+    family = next(name for name, reader in READERS[version].items() if reader == parser).removesuffix("-dynamo")
+    call = turn_text(family, ("noargs", {}) if kind == "named" else ("get_weather", {"city": "Ulm"}))
+    in_reasoning = stock["format"]["type"] == "sequence"
+
+    ours = json.loads(TagHook(settings, Maker(settings)).replace(json.dumps(stock)))
+
+    assert is_own(ours)
+    matcher = Matcher(single_bytes())
+    compiled = matcher.compile(ours)
+    texts = (f"Hm.</think>\n\n{call}", f"\n<think>Hm.</think>{call}", call, "Hm.</think>Hi", "Hi")
+    accepted = [matcher.accepts(compiled, text) for text in texts]
+    # Where Dynamo's tag does not tell whether the output begins in the reasoning, both may come.
+    free = kind in ("auto", "single")
+    assert accepted == [True, not in_reasoning, not in_reasoning, free, free and not in_reasoning]
+
+
+def _tools(rng: random.Random) -> list[dict[str, Any]]:
+    """Random tools with names that Dynamo takes."""
+    return json.loads(json.dumps(random_tools(rng)).replace('"a.b"', '"a_b"'))
+
+
+@pytest.mark.parametrize(("dynamo", "family"), CASES, indirect=["dynamo"])
+def test_dynamos_parser_reads_valid_calls_in_every_text_of_the_grammar(dynamo: tuple[str, Front], family: str) -> None:
+    version, front = dynamo
+    marks = MARKS[family.removesuffix("-dynamo")]
+    matcher = Matcher(list(dict.fromkeys([*words(), *(mark.encode() for mark in marks)])))
+    read_calls = exact = 0
+    for seed in range(SEED, SEED + SAMPLES):
+        rng = random.Random(seed)
+        tools = _tools(rng)
+        built = build(
+            tools, family=family, tool_choice=rng.choice(["auto", "required", "required"]), parallel=rng.random() < 0.7
+        )
+        schemas = {one["function"]["name"]: one["function"].get("parameters", {}) for one in tools}
+        verdicts = {made.name: made.verdict for made in built.tools}
+        compiled = matcher.compile(built.tag)
+        for _ in range(3):
+            text = matcher.sample(compiled, rng, 600, ends=(b">", b"}", b"]"))
+            if text is None or "@@" in text:
+                continue  # too long, or not to be scripted
+            message = [{"role": "user", "content": script(text)}]
+            response = front.post(model=READERS[version][family], tools=tools, messages=message)
+            if response.status_code == 400:
+                break  # Dynamo does not take one of the schemas
+            answer = response.json()["choices"][0]["message"]
+            calls = answer.get("tool_calls") or []
+            begin = text.find(FAMILIES[family].trigger)
+            why = (seed, text, answer)
+            assert (answer.get("content") or "").strip() == (text if begin < 0 else text[:begin]).strip(), why
+            assert bool(calls) == (begin >= 0), why
+            for call in calls:
+                read_calls += 1
+                name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
+                assert name in schemas, why
+                if verdicts[name] is Verdict.EXACT:
+                    exact += 1
+                    assert valid(schemas[name], arguments), (*why, name, arguments)
+
+    assert read_calls >= SAMPLES / 3, (read_calls, exact)
