@@ -61,6 +61,7 @@ def frontend(argv: list[str]) -> dict[str, Any]:
         "session": config.session_affinity_ttl_secs,
         "retries": config.migration_limit,
         "busy": config.active_decode_blocks_threshold,
+        "busy_prefill": config.active_prefill_tokens_threshold,
     }
 
 

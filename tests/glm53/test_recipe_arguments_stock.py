@@ -131,6 +131,7 @@ def test_frontends_arguments_are_read_as_the_recipe_means_them(answers: Answers,
         "session": recipe.frontend.session_seconds,
         "retries": recipe.frontend.retries,
         "busy": recipe.frontend.busy_blocks,
+        "busy_prefill": recipe.frontend.busy_prefill_tokens,
     }
 
 

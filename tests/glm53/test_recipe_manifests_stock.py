@@ -12,10 +12,13 @@ import yaml
 from kubernetes_models import api_problems, crd_problems
 from recipe_files import TARGETS, deployment, files
 
+from glm53.edge.kubernetes import render_kubernetes
+from glm53.edge.model import load_edge
 from glm53.lint.commands import documents
 from glm53.lint.graph_schema import GraphDeployment
 from glm53.render import kubernetes
 
+EDGE = Path(__file__).parents[2] / "recipes" / "edges" / "glm53-two-clusters.yaml"
 CRD = os.environ.get("GLM53_DYNAMO_CRD")
 GRAPHS = [path for path, target in TARGETS if target == "kubernetes"]
 MODELS = {
@@ -24,6 +27,7 @@ MODELS = {
     "Job": "V1Job",
     "NetworkPolicy": "V1NetworkPolicy",
     "PodDisruptionBudget": "V1PodDisruptionBudget",
+    "PriorityClass": "V1PriorityClass",
     "Service": "V1Service",
     "StatefulSet": "V1StatefulSet",
 }
@@ -49,6 +53,15 @@ def test_objects_and_pods_are_what_kubernetes_knows(path: Path) -> None:
                     assert list(api_problems(component["podTemplate"], "V1PodTemplateSpec")) == [], component["name"]
     assert seen <= {*MODELS, *CUSTOM}
     assert {"Job", "PodDisruptionBudget", "DynamoGraphDeployment", "PodMonitor"} <= seen
+
+
+@client
+def test_the_edges_objects_are_what_kubernetes_knows() -> None:
+    objects = documents(render_kubernetes(load_edge(EDGE))["edge.yaml"])
+    assert {obj["kind"] for obj in objects} <= {*MODELS, *CUSTOM}
+    for obj in objects:
+        if obj["kind"] in MODELS:
+            assert list(api_problems(obj, MODELS[obj["kind"]])) == [], obj["kind"]
 
 
 @client

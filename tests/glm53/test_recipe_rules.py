@@ -83,6 +83,13 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     (raw(capacity=SERVERLESS), "serverless-target", "capacity.policy"),
     (raw(capacity={**SERVERLESS, "max_decode": 1}, targets=["kubernetes"]), "serverless-range", "capacity"),
     (raw(capacity=SERVERLESS, targets=["kubernetes"]), "serverless-admission", "frontend.busy_blocks"),
+    (
+        raw(frontend={"busy_prefill_tokens": 9}, router="round-robin"),
+        "busy-prefill-router",
+        "frontend.busy_prefill_tokens",
+    ),
+    (raw(capacity={"priority": 1}, cluster={"priority_class": "own"}), "two-priorities", "capacity.priority"),
+    (raw(capacity={"priority": 1}, targets=["slurm"]), "priority-target", "capacity.priority"),
     (_local(frontend={"replicas": 2}), "local-frontends", "frontend.replicas"),
     (raw(tools={"frontend": "structural_tags"}), "frontend-on-cluster", "tools.frontend"),
     (raw(ports={"http": 9090}), "port-clash", "ports.system"),

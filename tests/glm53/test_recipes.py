@@ -212,6 +212,25 @@ def test_serverless_capacity_lets_decode_come_and_go_and_reserved_does_not() -> 
     assert "scaling.yaml" not in by_name["glm53-fine-tuned"]
 
 
+def test_reserved_capacity_takes_the_place_of_others_and_serverless_capacity_waits() -> None:
+    def rendered(**capacity: Any) -> tuple[dict[str, Any], set[str | None]]:
+        files = kubernetes.render(deployment(capacity=capacity, targets=["kubernetes"], frontend={"busy_blocks": 0.9}))
+        first, *_ = documents(files["prepare.yaml"])
+        (graph,) = documents(files["graph.yaml"])
+        return first, {one["podTemplate"]["spec"].get("priorityClassName") for one in graph["spec"]["components"]}
+
+    reserved, used = rendered(priority=1000)
+    assert (reserved["kind"], reserved["value"], reserved["preemptionPolicy"]) == (
+        *("PriorityClass", 1000, "PreemptLowerPriority"),
+    )
+    assert used == {reserved["metadata"]["name"]}
+    serverless, used = rendered(policy="serverless", min_decode=1, max_decode=8, priority=100)
+    assert (serverless["value"], serverless["preemptionPolicy"]) == (100, "Never")
+    assert used == {serverless["metadata"]["name"]}
+    assert rendered()[0]["kind"] == "Job"
+    assert rendered()[1] == {None}
+
+
 def test_an_adapter_is_loaded_by_the_operator_beside_the_base_model() -> None:
     adapters = [{"name": "Tuned LoRA", "uri": "hf://org/adapter", "rank": 32}]
     rendered = kubernetes.render(deployment(model={"adapters": adapters}, targets=["kubernetes"]))

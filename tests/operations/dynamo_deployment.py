@@ -43,17 +43,21 @@ class Deployment:
         """Where scripted workers write every request."""
         return self.folder / "requests.jsonl"
 
-    def run(self, name: str, *argv: str) -> None:
-        """Start one Python process."""
+    def run(self, name: str, *argv: str, **variables: str) -> None:
+        """Start one Python process. variables: on top of the deployment's."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, *argv], env=dict(self.environment), stdout=log, stderr=log, start_new_session=True
+                [sys.executable, *argv],
+                env={**self.environment, **variables},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
-    def front(self, *options: str) -> None:
-        """Start the frontend."""
-        address = ("--http-host", "127.0.0.1", "--http-port", str(self.port))
-        self.run("frontend", "-m", "dynamo.frontend", *address, *_PLANES, *options)
+    def front(self, *options: str, name: str = "frontend", port: int | None = None, **variables: str) -> None:
+        """Start a frontend. port: another than the deployment's own."""
+        address = ("--http-host", "127.0.0.1", "--http-port", str(port or self.port))
+        self.run(name, "-m", "dynamo.frontend", *address, *_PLANES, *options, **variables)
 
     def mocker(self, name: str, *options: str) -> None:
         """Start a worker that computes nothing and takes the time of one that does."""

@@ -160,13 +160,20 @@ class Frontend(Strict):
     """Dynamo's frontend and its router.
 
     session_seconds: a session stays with the decode group that served it for so long; None does not bind sessions.
-    busy_blocks: refuse with 503 where every decode group uses more than this fraction of its blocks; None queues.
+    busy_blocks: refuse where every decode group uses more than this fraction of its blocks; None queues.
+    busy_prefill_tokens: refuse where every prefill group has more prompt tokens than this waiting; None queues.
+    full_status: the HTTP status of these refusals; Dynamo's own, 529, is one that few clients try again after.
+    hold_headers: a stream's headers wait for its first token, so that until then another worker or deployment can take
+        the request over; otherwise they are sent at once.
     retries: how often a request of which nothing was streamed goes to another worker when its own is lost.
     """
 
     replicas: Annotated[int, Field(ge=1, le=64)] = 1
     session_seconds: Annotated[int, Field(ge=1)] | None = None
     busy_blocks: Annotated[float, Field(gt=0, le=1)] | None = None
+    busy_prefill_tokens: Annotated[int, Field(ge=1)] | None = None
+    full_status: Literal[429, 503] = 503
+    hold_headers: bool = True
     retries: Annotated[int, Field(ge=0, le=8)] = 0
 
 
@@ -197,11 +204,16 @@ class Images(Strict):
 
 
 class Capacity(Strict):
-    """ "reserved" keeps every group; "serverless" lets decode groups come and go between two numbers."""
+    """ "reserved" keeps every group; "serverless" lets decode groups come and go between two numbers.
+
+    priority: on Kubernetes, of the pods, in a PriorityClass of their own: reserved capacity takes the place of pods of
+        lower priority where there is no room, serverless capacity waits. None gives them none.
+    """
 
     policy: Literal["reserved", "serverless"] = "reserved"
     min_decode: Annotated[int, Field(ge=1)] | None = None
     max_decode: Annotated[int, Field(ge=1)] | None = None
+    priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] | None = None
 
 
 class Cluster(Strict):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from glm53.commands.engine import engine_environment, serving_environment
+from glm53.commands.engine import engine_environment
+from glm53.commands.frontend import frontend_environment
 from glm53.deployment import Deployment
 from glm53.deployment.roles import Role
 
@@ -57,7 +58,7 @@ class Needs:
     def environment(self) -> dict[str, str]:
         """What the recipe sets for the role's process."""
         if self.role == "frontend":
-            return serving_environment(self.deployment)
+            return frontend_environment(self.deployment)
         return engine_environment(self.deployment, self.role)
 
     def agreed(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from glm53.commands.engine import Place, engine_arguments, engine_environment, serving_environment
-from glm53.commands.frontend import frontend_arguments, frontend_module
+from glm53.commands.frontend import frontend_arguments, frontend_environment, frontend_module
 from glm53.deployment import Deployment, RoleName
 from glm53.output.shell import script
 
@@ -92,7 +92,7 @@ def render(deployment: Deployment, ports: Ports, run_dir: Path, python: str) -> 
                 *frontend_arguments(deployment, LOOPBACK, ports.http),
                 *_PLANES,
             ),
-            env=common,
+            env=common | frontend_environment(deployment),
             ready_url=f"http://{LOOPBACK}:{ports.http}/health",
         ),
     ]

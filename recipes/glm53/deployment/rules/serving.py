@@ -67,6 +67,13 @@ def _tier(deployment: Deployment) -> Iterator[Finding]:
 
 
 def _frontend(deployment: Deployment) -> Iterator[Finding]:
+    if deployment.frontend.busy_prefill_tokens and deployment.router != "kv":
+        yield Finding(
+            "busy-prefill-router",
+            "frontend.busy_prefill_tokens",
+            f"router={deployment.router} does not count waiting prompt tokens, so nothing would be refused.",
+            "Set router: kv, or use frontend.busy_blocks.",
+        )
     if deployment.tools.frontend != "stock" and set(deployment.targets) != {"local"}:
         yield Finding(
             "frontend-on-cluster",
@@ -78,6 +85,17 @@ def _frontend(deployment: Deployment) -> Iterator[Finding]:
 
 def _capacity(deployment: Deployment) -> Iterator[Finding]:
     capacity, decode = deployment.capacity, deployment.workers.decode
+    if capacity.priority is not None and deployment.cluster.priority_class is not None:
+        yield Finding(
+            "two-priorities",
+            "capacity.priority",
+            f"pods have one class, and cluster.priority_class={deployment.cluster.priority_class} names it.",
+            "Leave one of the two out.",
+        )
+    if capacity.priority is not None and "kubernetes" not in deployment.targets:
+        yield Finding(
+            "priority-target", "capacity.priority", "only Kubernetes has such classes.", "Leave it out, or target it."
+        )
     if capacity.policy == "reserved":
         if capacity.min_decode or capacity.max_decode:
             yield Finding(

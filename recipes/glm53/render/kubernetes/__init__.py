@@ -11,7 +11,7 @@ from glm53.deployment import Deployment
 from glm53.output.manifest import documents
 from glm53.render.kubernetes.graph import graph
 from glm53.render.kubernetes.launch import launch_script
-from glm53.render.kubernetes.policies import adapters, compute_domain, disruption, fences, metrics, scaling
+from glm53.render.kubernetes.policies import adapters, compute_domain, disruption, fences, metrics, priority, scaling
 from glm53.render.kubernetes.prepare import prepare
 from glm53.render.kubernetes.tier import tier
 
@@ -21,7 +21,8 @@ __all__ = ["render"]
 def render(deployment: Deployment) -> dict[str, str]:
     """Path -> text of every file."""
     manifests = {
-        "prepare.yaml": prepare(deployment),
+        # The first file is applied first, and what its job runs in needs the class.
+        "prepare.yaml": [*priority(deployment), *prepare(deployment)],
         "compute-domain.yaml": compute_domain(deployment),
         "tier.yaml": tier(deployment),
         "graph.yaml": [graph(deployment)],

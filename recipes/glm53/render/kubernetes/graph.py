@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from glm53.commands.engine import Place, engine_arguments, engine_environment, serving_environment
-from glm53.commands.frontend import frontend_arguments
+from glm53.commands.engine import Place, engine_arguments, engine_environment
+from glm53.commands.frontend import frontend_arguments, frontend_environment
 from glm53.commands.volume import model_folder
 from glm53.deployment import Deployment, Role, RoleName
 from glm53.render.kubernetes.pods import MOUNT, environment, labels, pod, probe, volume_mounts, volumes
@@ -41,7 +41,7 @@ def _frontend(deployment: Deployment) -> dict[str, Any]:
         "image": deployment.image("frontend"),
         "command": ["python3", "-m", "dynamo.frontend"],
         "args": frontend_arguments(deployment, "0.0.0.0", deployment.ports.http),
-        "env": environment(deployment, serving_environment(deployment), plugins=False),
+        "env": environment(deployment, frontend_environment(deployment), plugins=False),
         "livenessProbe": probe("/live", "http", period=10, failures=3),
         "readinessProbe": probe("/health", "http", period=10, failures=3),
         "resources": {"requests": {"cpu": "8", "memory": "16Gi"}, "limits": {"memory": "32Gi"}},

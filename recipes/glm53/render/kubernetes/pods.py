@@ -8,7 +8,7 @@ from typing import Any
 from glm53.commands.volume import plugins_folder
 from glm53.deployment import Deployment
 
-__all__ = ["MOUNT", "environment", "labels", "pod", "probe", "volume_mounts", "volumes"]
+__all__ = ["MOUNT", "environment", "labels", "pod", "priority_class_name", "probe", "volume_mounts", "volumes"]
 
 MOUNT = "/models"
 _VOLUME = "models"
@@ -48,9 +48,14 @@ def pod(deployment: Deployment, containers: list[dict[str, Any]], **more: Any) -
     spec: dict[str, Any] = {"containers": containers, **more}
     if cluster.pull_secret:
         spec["imagePullSecrets"] = [{"name": cluster.pull_secret}]
-    if cluster.priority_class:
-        spec["priorityClassName"] = cluster.priority_class
+    if priority := cluster.priority_class or priority_class_name(deployment):
+        spec["priorityClassName"] = priority
     return spec
+
+
+def priority_class_name(deployment: Deployment) -> str | None:
+    """The PriorityClass that is made with the deployment, if there is one."""
+    return None if deployment.capacity.priority is None else f"{deployment.name}-{deployment.capacity.policy}"
 
 
 def probe(path: str, port: str, *, period: int, failures: int) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import Any
 
 from glm53.deployment import Deployment
 from glm53.render.kubernetes.graph import CLAIM
-from glm53.render.kubernetes.pods import labels
+from glm53.render.kubernetes.pods import labels, priority_class_name
 
-__all__ = ["adapters", "compute_domain", "disruption", "fences", "metrics", "scaling"]
+__all__ = ["adapters", "compute_domain", "disruption", "fences", "metrics", "priority", "scaling"]
 
 
 def compute_domain(deployment: Deployment) -> list[dict[str, Any]]:
@@ -128,6 +128,24 @@ def scaling(deployment: Deployment) -> list[dict[str, Any]]:
                     }
                 ],
             },
+        }
+    ]
+
+
+def priority(deployment: Deployment) -> list[dict[str, Any]]:
+    """The class of the pods: reserved capacity may take the place of others, serverless capacity never does."""
+    if deployment.capacity.priority is None:
+        return []
+    reserved = deployment.capacity.policy == "reserved"
+    return [
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": priority_class_name(deployment), "labels": labels(deployment, "priority")},
+            "value": deployment.capacity.priority,
+            "preemptionPolicy": "PreemptLowerPriority" if reserved else "Never",
+            "globalDefault": False,
+            "description": f"{deployment.capacity.policy} capacity of {deployment.name}",
         }
     ]
 

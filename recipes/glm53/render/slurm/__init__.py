@@ -7,7 +7,7 @@ models, plugins and what a run writes.
 from __future__ import annotations
 
 from glm53.commands.engine import Place, engine_arguments, engine_environment, serving_environment
-from glm53.commands.frontend import frontend_arguments
+from glm53.commands.frontend import frontend_arguments, frontend_environment
 from glm53.commands.pins import pins_script
 from glm53.commands.tier import client_config, master_arguments, store_arguments
 from glm53.commands.volume import model_folder, plugins_folder, prepare_script
@@ -57,7 +57,8 @@ def render(deployment: Deployment) -> dict[str, str]:
 def _frontend(deployment: Deployment) -> str:
     arguments = frontend_arguments(deployment, "0.0.0.0", deployment.ports.http)
     argv = ["python3", "-m", "dynamo.frontend", *arguments, *_PLANES]
-    return script(f"{deployment.name}: frontend and router", argv, _runtime(deployment))
+    env = _runtime(deployment) | frontend_environment(deployment)
+    return script(f"{deployment.name}: frontend and router", argv, env)
 
 
 def _worker(deployment: Deployment, slot: Slot) -> str:
