@@ -164,9 +164,10 @@ class ChunkPool:
         finished = self.jobs.finished()
         self.heard += bool(lookups and lookups.settle()) + len(finished)
         for one in finished:
-            if one.load and lookups:
-                lookups.failed(one.failed)
-            if self.evictions and one.failed and one.load:
+            if lookups:
+                lookups.stored(() if one.load else one.ok)
+                lookups.failed(one.failed if one.load else ())
+            if self.evictions and one.load:
                 self.evictions.withdraw(one.failed)
         self.sessions.expire()
         return finished

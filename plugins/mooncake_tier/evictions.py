@@ -38,11 +38,12 @@ class Evictions:
         return len(self._announced)
 
     def announce(self, names: Iterable[str]) -> list[str]:
-        """These are in the store; returns those that were not known to be."""
+        """These are in the store; returns those that nobody was told of, or was told that they are gone."""
+        names = list(names)
         with self._lock:
-            new = [name for name in dict.fromkeys(names) if name not in self._announced]
-            self._announced.update(new)
-            self._gone.difference_update(new)
+            new = [name for name in dict.fromkeys(names) if name not in self._announced and name not in self._gone]
+            self._gone.difference_update(names)
+            self._announced.update(names)
             return new
 
     def withdraw(self, names: Iterable[str]) -> None:

@@ -75,21 +75,19 @@ class Lookups:
                 left.append(operation)
                 continue
             for name, outcome in zip(operation.keys, outcomes, strict=True):
-                if verdict := self._verdicts.get(name):
-                    verdict.found, verdict.at = outcome.ok, self._clock()
-                    if outcome.ok:
-                        for request in verdict.requests:
-                            self._holds.add(request, [name])
+                self._settle(name, outcome.ok)
         self._under_way = left
         return len(left) < asked
+
+    def stored(self, names: Iterable[str]) -> None:
+        """These are there now."""
+        for name in names:
+            self._settle(name, True)
 
     def failed(self, names: Iterable[str]) -> None:
         """Their load failed: they count as absent for everybody who waits for them."""
         for name in names:
-            if verdict := self._verdicts.get(name):
-                verdict.found, verdict.at = False, self._clock()
-                for request in verdict.requests:
-                    self._holds.drop(request, [name])
+            self._settle(name, False)
 
     def forget(self, request: str) -> None:
         """This request wants nothing any more."""
@@ -106,3 +104,12 @@ class Lookups:
             self.forget(request)
         self._asked.clear()
         self._under_way.clear()
+
+    def _settle(self, name: str, found: bool) -> None:
+        if verdict := self._verdicts.get(name):
+            verdict.found, verdict.at = found, self._clock()
+            for request in verdict.requests:
+                if found:
+                    self._holds.add(request, [name])
+                else:
+                    self._holds.drop(request, [name])

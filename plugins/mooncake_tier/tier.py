@@ -116,7 +116,7 @@ class MooncakeTier(SecondaryTierManager):
             results.append(
                 JobResult(
                     one.job,
-                    not one.failed,
+                    not (one.failed or one.given_up),
                     [named[name] for name in one.ok] if one.load else None,
                     one.took_s,
                     one.nbytes,

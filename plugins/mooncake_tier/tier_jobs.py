@@ -18,12 +18,13 @@ __all__ = ["Finished", "Jobs"]
 
 @dataclass(frozen=True)
 class Finished:
-    """job: vLLM's number. load: its direction. ok, failed: keys by outcome. took_s: since it was begun."""
+    """job: vLLM's number. load: its direction. ok, failed, given_up: keys by outcome. took_s: since it was begun."""
 
     job: int
     load: bool
     ok: tuple[str, ...]
     failed: tuple[str, ...]
+    given_up: tuple[str, ...]
     nbytes: int
     took_s: float
 
@@ -100,21 +101,13 @@ class Jobs:
             if not job.done:
                 continue
             del self._jobs[number]
-            pairs = [
-                (block, outcome)
-                for one in job.operations
-                for block, outcome in zip(one.blocks, one.outcomes, strict=True)
-            ]
-            out.append(
-                Finished(
-                    number,
-                    job.load,
-                    tuple(block.key for block, outcome in pairs if outcome.ok),
-                    tuple(block.key for block, outcome in pairs if not outcome.ok),
-                    sum(block.nbytes for block, outcome in pairs if outcome.ok),
-                    self._clock() - job.began,
-                )
-            )
+            by_outcome: dict[bool | None, list[Block]] = {True: [], False: [], None: []}
+            for one in job.operations:
+                for block, outcome in zip(one.blocks, one.outcomes, strict=True):
+                    by_outcome[None if outcome is Outcome.CANCELLED else outcome.ok].append(block)
+            ok, failed, given_up = (tuple(block.key for block in by_outcome[kind]) for kind in (True, False, None))
+            nbytes = sum(block.nbytes for block in by_outcome[True])
+            out.append(Finished(number, job.load, ok, failed, given_up, nbytes, self._clock() - job.began))
         return out
 
     def drain(self) -> None:

@@ -1,0 +1,256 @@
+"""vLLM's CPU engine with host memory and a real Mooncake store behind it: what is cached changes no token."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tier_engine as engines
+from tier_engine import CHUNK, Answer, prompt, transfer_config
+from tier_memory import Memory
+from tier_nodes import client_of, eventually, kill, revive, running_node
+
+from mooncake_tier.integrity import TRAILER_BYTES
+from mooncake_tier.node import Node
+
+pytest.importorskip("mooncake.store", reason="needs Mooncake and what it links to: make test", exc_type=ImportError)
+if importlib.util.find_spec("vllm") is None:
+    pytest.skip("needs the pinned stock environment: make test", allow_module_level=True)
+
+Run = Callable[..., Any]
+
+LENGTH = 5 * CHUNK + 70
+WHOLE = 5 * CHUNK
+PROMPTS = [prompt(LENGTH, seed) for seed in range(5)]
+HIT, ORDERED, UNORDERED, CORRUPT, FAILING = range(5)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running_node(tmp_path_factory.mktemp("node"), pool_bytes=256 << 20) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from glm53.model import make
+
+    folder = tmp_path_factory.mktemp("first") / "glm"
+    make(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    with engines.child() as call:
+        yield call
+
+
+@pytest.fixture(scope="module")
+def store(node: Node) -> dict[str, Any]:
+    """The tier's section of the configuration."""
+    one = node.settings
+    return {"master": one.store.master, "metrics": f"127.0.0.1:{one.metrics_port}", "poll_s": 0.2, "lease_s": 1.0}
+
+
+@pytest.fixture(scope="module")
+def truth(run: Run, model: Path, store: dict[str, Any]) -> list[Answer]:
+    """What an engine without anything cached answers; its chunks are in the store from now on."""
+    run(engines.start, str(model), transfer_config(store))
+    return list(run(engines.answers, PROMPTS))
+
+
+@pytest.fixture(scope="module")
+def other_weights(
+    run: Run, truth: list[Answer], store: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Any:
+    """An answer, and the figures, of an engine whose model has the same folder name and other weights."""
+    from glm53.model import make
+
+    folder = tmp_path_factory.mktemp("second") / "glm"
+    make(folder, seed=1)
+    run(engines.start, str(folder), transfer_config(store))
+    return run(engines.answers, [PROMPTS[HIT]])[0], run(engines.figures)
+
+
+@pytest.fixture(scope="module")
+def second(run: Run, truth: list[Answer], other_weights: Any, model: Path, store: dict[str, Any]) -> Run:
+    """Another engine with the first one's model, which finds that one's chunks."""
+    run(engines.start, str(model), transfer_config(store))
+    return run
+
+
+def test_nothing_was_cached_for_the_first_engine(truth: list[Answer]) -> None:
+    assert [one.cached for one in truth] == [0] * len(PROMPTS)
+
+
+def test_other_weights_under_the_same_name_find_nothing(truth: list[Answer], other_weights: Any) -> None:
+    answer, figures = other_weights
+
+    assert answer.cached == 0
+    assert answer.tokens != truth[HIT].tokens
+    assert {label for name, label in figures if name == "mooncake_tier_lookups"} == {"absent"}
+
+
+def test_another_engine_reads_the_chunks_and_says_the_same(second: Run, truth: list[Answer]) -> None:
+    found = second(engines.answers, [PROMPTS[HIT]])[0]
+
+    assert (found.tokens, found.cached) == (truth[HIT].tokens, WHOLE)
+    assert second(engines.metrics)["vllm:mooncake_tier_loads ok"] == 5
+
+
+def test_chunks_are_loaded_while_a_running_request_uses_every_token(second: Run, truth: list[Answer]) -> None:
+    """Stock looks for the waiting request's chunks when tokens are left for it, and it begins later by the load."""
+    ours = second(engines.order, prompt(6 * 256, 100), PROMPTS[ORDERED])
+    figures = second(engines.figures)
+    second(engines.set_prefetch, False)
+    stock = second(engines.order, prompt(6 * 256, 101), PROMPTS[UNORDERED])
+    second(engines.set_prefetch, True)
+
+    assert ours.index("loaded") < len(ours) - ours[::-1].index("full") - 1
+    assert ours.index("loaded") < ours.index("begun")
+    assert stock.index("load") > len(stock) - stock[::-1].index("full") - 1
+    assert ours.count("full") == stock.count("full") == 6
+    assert figures["mooncake_tier_prefetched_chunks", "useful"] == 5
+
+
+def test_a_chunk_that_does_not_prove_itself_is_computed(second: Run, node: Node, truth: list[Answer]) -> None:
+    keys = second(engines.names, PROMPTS[CORRUPT])
+    second(engines.forget)
+    memory = Memory(1 << 20)
+    with client_of(node, keys[2].partition("/")[0]) as client:
+        client.register(memory.address, memory.size)
+        native = client._native
+        assert native.exists(keys) == [1] * 5
+        assert native.remove(keys[2]) == 0
+        assert native.put([keys[2]], [[memory.address]], [[memory.size - TRAILER_BYTES]]) == [0]
+
+    found = second(engines.answers, [PROMPTS[CORRUPT]])[0]
+
+    assert found.tokens == truth[CORRUPT].tokens
+    assert found.cached == 2 * CHUNK
+
+
+def test_loads_that_fail_are_not_tried_again_and_the_tokens_are_the_same(second: Run, truth: list[Answer]) -> None:
+    """Stock's store connector gets 143,295 times in a minute and does not answer."""
+    second(engines.forget)
+    calls = second(break_loads)
+
+    found = second(engines.answers, [PROMPTS[FAILING]])[0]
+
+    assert (found.tokens, found.cached) == (truth[FAILING].tokens, 0)
+    assert 1 <= second(mend_loads, calls) <= 5
+
+
+_broken: list[Any] = []
+
+
+def break_loads() -> int:
+    """In the child: every get fails from now on."""
+    native = engines.pool().client._native
+    _broken.append(native.get)
+    _broken.append(0)
+
+    def get(keys: list[str], addresses: Any, sizes: Any) -> list[int]:
+        _broken[1] += 1
+        return [-800] * len(keys)
+
+    native.get = get
+    return 0
+
+
+def mend_loads(_: int) -> int:
+    """In the child: they work again; returns how many were tried."""
+    engines.pool().client._native.get, calls = _broken
+    engines.pool().client.failed_loads.forget(list(engines.pool().client.failed_loads._until))
+    return int(calls)
+
+
+def test_a_reset_after_a_weight_update_finds_nothing_of_before(second: Run, truth: list[Answer]) -> None:
+    before = second(engines.names, PROMPTS[HIT])
+
+    assert second(reset)
+    after = second(engines.names, PROMPTS[HIT])
+    again = second(engines.answers, [PROMPTS[HIT]] * 2)
+
+    assert {name.partition("/")[0] for name in before}.isdisjoint(name.partition("/")[0] for name in after)
+    assert [one.tokens for one in again] == [truth[HIT].tokens] * 2
+    assert again[0].cached == 0
+
+
+def reset() -> bool:
+    return bool(engines._engine[0].reset_prefix_cache(reset_connector=True))
+
+
+def test_a_request_that_ends_while_it_waits_gives_its_loads_up(second: Run) -> None:
+    before = second(engines.figures).get(("mooncake_tier_cancelled_requests", ""), 0)
+
+    left = second(abort_while_waiting, prompt(3 * 256, 102), PROMPTS[HIT])
+
+    assert left == (0, 0, 0, 0)
+    assert second(engines.figures)["mooncake_tier_cancelled_requests", ""] == before + 1
+
+
+def abort_while_waiting(running: list[int], waiting: list[int]) -> tuple[int, ...]:
+    """In the child: jobs, lookups, held keys and waiting requests that are left."""
+    engines.forget()
+    engines.add("running", running, 1)
+    engines.step()
+    engines.add("waiting", waiting, 1)
+    while not any(one.loaded for one in engines.connector()._prefetcher._waiting.values()):
+        engines.step()
+    engines._engine[0].llm_engine.abort_request(["waiting"])
+    engines.settle()
+    one = engines.pool()
+    return len(one.jobs), len(one._lookups), len(one.holds), len(engines.connector()._prefetcher)
+
+
+def test_decoding_goes_on_while_the_master_is_gone(second: Run, node: Node, truth: list[Answer]) -> None:
+    second(engines.forget)
+    second(engines.add, "decoding", prompt(40, 7), 200)
+    before = second(decoded, 10)
+    kill(node, "master")
+    second(engines.add, "during", PROMPTS[HIT], 8)
+
+    found = second(decoded_until, "during")
+
+    assert before < found["decoding"]
+    assert found["during"] == truth[HIT].tokens
+    eventually(lambda: second(engines.figures)["mooncake_tier_breaker_state", ""] > 0)
+    second(engines.settle)
+    revive(node)
+    eventually(lambda: second(engines.figures)["mooncake_tier_breaker_state", ""] == 0)
+    again = second(engines.answers, [PROMPTS[HIT]])[0]
+    assert again.tokens == truth[HIT].tokens
+
+
+def decoded(tokens: int) -> int:
+    """In the child: step until so many tokens are there."""
+    while True:
+        for out in engines.step():
+            if len(out.outputs[0].token_ids) >= tokens:
+                return len(out.outputs[0].token_ids)
+
+
+def decoded_until(name: str) -> dict[str, Any]:
+    """In the child: the answer of this request, and how many tokens the one beside it had by then."""
+    found: dict[str, Any] = {}
+    while name not in found:
+        for out in engines.step():
+            if out.request_id == name and out.finished:
+                found[name] = list(out.outputs[0].token_ids)
+            elif out.request_id != name:
+                found[out.request_id] = len(out.outputs[0].token_ids)
+    return found
+
+
+def test_an_engine_that_ends_leaves_no_memory_file(run: Run, second: Run) -> None:
+    file = Path(second(engines.memory_file))
+    assert file.exists()
+
+    run(engines.stop)
+
+    assert not file.exists()
