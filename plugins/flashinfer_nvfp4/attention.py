@@ -85,7 +85,6 @@ class SparseRowsImpl(SparseMLACommonImpl[Any]):
         self.decoder: Decoder | None = None
         self.layout = self._plan_staging()
         self.staging: Staging | None = None
-        self._loads = 0
         # As stock's backend of 12.0, whose prefill backends have no kernels for these dimensions.
         self.supports_dense_mha_prefill = capability()[0] != 12
         writer.activate(cuda=self.choice.kernel == "cuda")
@@ -105,11 +104,8 @@ class SparseRowsImpl(SparseMLACommonImpl[Any]):
         return layout
 
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
-        """Compile and build what decoding needs, before anything is captured. Raises `FoldRefused` on a reload."""
+        """Compile and build what decoding needs, before anything is captured."""
         super().process_weights_after_loading(act_dtype)
-        if self._loads:
-            folding.refuse_reload()
-        self._loads += 1
         buffer = self.topk_indices_buffer
         assert buffer is not None
         if buffer.device.type == "cuda":

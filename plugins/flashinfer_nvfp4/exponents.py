@@ -19,12 +19,13 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 def scaled(name: str, tensor: torch.Tensor, exponent: int) -> torch.Tensor:
     """``tensor * 2**exponent`` in the same dtype: a new tensor, or ``tensor`` itself for exponent 0.
 
-    ``tensor``: bfloat16, float16, float32, or float8_e8m0fnu, whose codes are exponents. Raises `FoldRefused`, naming
+    ``tensor``: bfloat16, float16, float32, or float8_e8m0fnu, whose codes are exponents; vLLM also keeps these codes
+    as uint8. Raises `FoldRefused`, naming
     ``name``, for another dtype and if a value would overflow or lose bits to underflow.
     """
     if exponent == 0:
         return tensor
-    if tensor.dtype == torch.float8_e8m0fnu:
+    if tensor.dtype in (torch.float8_e8m0fnu, torch.uint8):
         raw = tensor.view(torch.uint8).short()
         codes = raw + exponent
         exact = bool(((raw != E8M0_NAN) & (codes >= 0) & (codes < E8M0_NAN)).all())
@@ -37,7 +38,7 @@ def scaled(name: str, tensor: torch.Tensor, exponent: int) -> torch.Tensor:
         raise FoldRefused(
             f"{name} of {tensor.dtype}",
             f"its codes cannot be multiplied by 2**{exponent}",
-            "bfloat16, float16, float32 and float8_e8m0fnu, of weights or of their scales",
+            "bfloat16, float16, float32 and float8_e8m0fnu (or its codes as uint8), of weights or of their scales",
             "Leave this model unfolded, or load the weight in another form",
         )
     if not exact:

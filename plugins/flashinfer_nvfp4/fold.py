@@ -27,7 +27,7 @@ import torch
 from flashinfer_nvfp4.errors import FoldRefused
 from flashinfer_nvfp4.exponents import PLAIN, checksum, scale_exactly, scaled
 
-__all__ = ["LatentFolds", "fold_exponent", "fold_model", "mla_tensors", "process_folds", "unfold_model"]
+__all__ = ["LatentFolds", "fold_exponent", "fold_model", "folds_of", "mla_tensors", "process_folds", "unfold_model"]
 
 LARGEST_EXPONENT = 64
 
@@ -96,6 +96,11 @@ class LatentFolds:
     def exponents(self) -> dict[str, int]:
         """k by layer name, as of the last `apply` or `undo`."""
         return dict(self._exponents)
+
+    @property
+    def carried(self) -> dict[str, int]:
+        """The exponent that a tensor carries, by its name, of those that carry one."""
+        return {name: exponent for name, (exponent, _) in self._carried.items()}
 
     def apply(self, tensors: Mapping[str, torch.Tensor], exponents: Mapping[str, int] | None = None) -> dict[str, int]:
         """Fold every layer found in ``tensors``, in place, and return k by layer name.
@@ -178,9 +183,15 @@ def fold_model(model: torch.nn.Module, exponents: Mapping[str, int] | None = Non
                 "weights as loaded",
                 "Fold before process_weights_after_loading",
             )
-    folds = model.__dict__.setdefault(_FOLDS, LatentFolds())
+    folds = folds_of(model)
     _MODELS.add(model)
     return folds.apply(mla_tensors(model), exponents)
+
+
+def folds_of(model: torch.nn.Module) -> LatentFolds:
+    """The record of a model's folds, empty for one that was never folded."""
+    folds: LatentFolds = model.__dict__.setdefault(_FOLDS, LatentFolds())
+    return folds
 
 
 def process_folds() -> dict[str, int]:
@@ -190,7 +201,7 @@ def process_folds() -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for model in _MODELS:
-        for layer, exponent in model.__dict__[_FOLDS].exponents.items():
+        for layer, exponent in folds_of(model).exponents.items():
             if found.setdefault(layer, exponent) != exponent:
                 raise FoldRefused(
                     f"{layer} with the exponents {found[layer]} and {exponent}",

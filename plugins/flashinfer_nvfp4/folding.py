@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from flashinfer_nvfp4.errors import FoldRefused
-from flashinfer_nvfp4.fold import NORM, fold_exponent, fold_model, process_folds
-from flashinfer_nvfp4.query import check_queries
+from flashinfer_nvfp4.fold import NORM, fold_exponent, fold_model, folds_of, mla_tensors
+from flashinfer_nvfp4.query import limited_exponents
+from flashinfer_nvfp4.reloading import follow_reloads, require_reloads
 from flashinfer_nvfp4.settings import FOLD, fold_wanted
+from flashinfer_nvfp4.stock import least_of_ranks, weight_transfer
 from flashinfer_nvfp4.workspace import SETTING as PREFILL
 
-__all__ = ["activate", "fold_loaded", "refuse_reload", "row_layers"]
+__all__ = ["activate", "fold_loaded", "row_layers"]
 
 _log = logging.getLogger("vllm.flashinfer_nvfp4")
 
@@ -22,10 +23,10 @@ _log = logging.getLogger("vllm.flashinfer_nvfp4")
 def activate() -> None:
     """Let vLLM's loader call `fold_loaded` from now on, unless the setting says off; harmless when repeated."""
     if fold_wanted():
-        from flashinfer_nvfp4.patches import FOLD as RECORD
+        from flashinfer_nvfp4.patches import FOLD as RECORDS
         from flashinfer_nvfp4.patches import REGISTER
 
-        REGISTER.apply(RECORD)
+        REGISTER.apply(RECORDS)
 
 
 def row_layers(model: torch.nn.Module) -> list[Any]:
@@ -37,22 +38,53 @@ def fold_loaded(model: torch.nn.Module) -> dict[str, int]:
     """Fold a model whose weights have just been loaded, if it keeps NVFP4 rows and the setting does not say off.
 
     Returns k by layer name, empty where nothing was folded. Where a kernel of decode or prefill takes its query in
-    e4m3, every layer's must stay in that range. Raises `FoldRefused` with no weight changed.
+    e4m3, no layer is folded farther than that range allows, and no worker of a tensor-parallel group farther than the
+    others. Weights that are loaded again later are folded by the same k. Raises `FoldRefused` with no weight changed.
     """
     layers = row_layers(model)
     if not layers or not fold_wanted():
         return {}
-    quantized: list[Any] = []
+    quantized = [layer for layer in layers if getattr(layer.impl, "takes_fp8_queries", False)]
     try:
-        quantized = [layer for layer in layers if getattr(layer.impl, "takes_fp8_queries", False)]
-        if quantized:
-            _check(dict(model.named_parameters()), quantized[0])
-        exponents = fold_model(model)
+        require_reloads(weight_transfer())
+        wanted = folds_of(model).exponents or _wanted(model)
+        allowed = wanted
+        if quantized and not folds_of(model).exponents:
+            allowed = _limited(model, wanted, quantized[0])
+        exponents = fold_model(model, allowed)
     except FoldRefused as error:
         if quantized and not quantized[0].impl.supports_quant_query_input:
             error.add_note(f"To keep the fold, set {PREFILL}=0: only staged prefill rounds queries to e4m3 here.")
         error.add_note(f"To serve the model without the fold, set {FOLD}=off for all workers.")
         raise
+    follow_reloads(model)
+    _tell(exponents, {layer: k for layer, k in wanted.items() if exponents[layer] != k})
+    return exponents
+
+
+def _wanted(model: torch.nn.Module) -> dict[str, int]:
+    return {
+        match["layer"].removesuffix("."): fold_exponent(tensor)
+        for name, tensor in mla_tensors(model).items()
+        if (match := NORM.fullmatch(name))
+    }
+
+
+def _limited(model: torch.nn.Module, wanted: dict[str, int], layer: Any) -> dict[str, int]:
+    """What the e4m3 queries of all workers allow: of one k for all, because their rows are the same."""
+    limited = limited_exponents(
+        dict(model.named_parameters()),
+        wanted,
+        heads=layer.num_heads,
+        nope=layer.qk_nope_head_dim,
+        rope=layer.qk_rope_head_dim,
+        value=layer.v_head_dim,
+    )
+    least = least_of_ranks([abs(k) for k in limited.values()])
+    return {name: size if k > 0 else -size for (name, k), size in zip(limited.items(), least, strict=True)}
+
+
+def _tell(exponents: dict[str, int], less: dict[str, int]) -> None:
     folded = {layer: exponent for layer, exponent in exponents.items() if exponent}
     _log.info(
         "flashinfer_nvfp4: folded the latents of %d of %d layers by 2^%d to 2^%d (%s=off leaves them)",
@@ -62,31 +94,8 @@ def fold_loaded(model: torch.nn.Module) -> dict[str, int]:
         max(folded.values(), default=0),
         FOLD,
     )
-    return exponents
-
-
-def refuse_reload() -> None:
-    """Raise `FoldRefused` if weights arrive a second time while this process keeps folded rows."""
-    if any(process_folds().values()):
-        raise FoldRefused(
-            "weights loaded again into a running engine",
-            "they are not folded, and rows that were written before are",
-            f"a restart, or {FOLD}=off from the start",
-            "Restart this worker and its peers with the new weights",
+    if less:
+        _log.info(
+            "flashinfer_nvfp4: folded less than their latents ask for, so that e4m3 holds their queries: %s",
+            ", ".join(f"{layer} by 2^{exponents[layer]} instead of 2^{k}" for layer, k in less.items()),
         )
-
-
-def _check(tensors: Mapping[str, torch.Tensor], layer: Any) -> None:
-    exponents = {
-        match["layer"].removesuffix("."): fold_exponent(tensor)
-        for name, tensor in tensors.items()
-        if (match := NORM.fullmatch(name))
-    }
-    check_queries(
-        tensors,
-        exponents,
-        heads=layer.num_heads,
-        nope=layer.qk_nope_head_dim,
-        rope=layer.qk_rope_head_dim,
-        value=layer.v_head_dim,
-    )

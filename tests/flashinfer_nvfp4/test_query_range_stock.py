@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -11,7 +12,13 @@ pytest.importorskip("torch", reason="needs torch: make test")
 import torch
 
 from flashinfer_nvfp4.errors import FoldRefused
-from flashinfer_nvfp4.query import QUERY_RANGE, absorbed_query_rms, check_queries, check_query_range
+from flashinfer_nvfp4.query import (
+    QUERY_RANGE,
+    absorbed_query_rms,
+    check_queries,
+    check_query_range,
+    limited_exponents,
+)
 
 
 def _e4m3_error(values: Any) -> float:
@@ -95,8 +102,8 @@ GEOMETRY = {"heads": 2, "nope": 16, "rope": 8, "value": 24}
 def _layer(form: str, size: float = 1.0) -> dict[str, Any]:
     """Weights of a layer whose latent queries have about this root mean square, in a form that checkpoints have."""
     torch.manual_seed(0)
-    weights = {"q_b_proj": torch.randn(2 * (16 + 8), 200), "kv_b_proj": torch.randn(2 * (16 + 24), 512) * size / 56}
-    tensors: dict[str, Any] = {"layers.0.self_attn.q_a_layernorm.weight": torch.ones(200)}
+    weights = {"q_b_proj": torch.randn(2 * (16 + 8), 192), "kv_b_proj": torch.randn(2 * (16 + 24), 512) * size / 56}
+    tensors: dict[str, Any] = {"layers.0.self_attn.q_a_layernorm.weight": torch.ones(192)}
     for name, weight in weights.items():
         rows, columns = weight.shape
         prefix = f"layers.0.self_attn.{name}.weight"
@@ -107,6 +114,18 @@ def _layer(form: str, size: float = 1.0) -> dict[str, Any]:
             tensors[prefix + "_scale_inv"] = scales * size
             weight = weight / (scales * size).repeat_interleave(128, 1)[:, :columns]
             tensors[prefix] = weight.to(torch.float8_e4m3fn)
+        elif form == "mxfp8":
+            codes = torch.randint(124, 130, (rows, columns // 32), dtype=torch.uint8)
+            powers = 2.0 ** (codes.int() - 127)
+            tensors[prefix + "_scale"] = codes + int(math.log2(size))
+            tensors[prefix] = (weight / size / powers.repeat_interleave(32, 1)).to(torch.float8_e4m3fn)
+        elif form == "nvfp4":
+            tensors[prefix + "_scale_2"] = weight.abs().max().view(1) / 24
+            tensors[prefix + "_scale"] = (torch.rand(rows, columns // 16) + 4).to(torch.float8_e4m3fn)
+            units = tensors[prefix + "_scale"].float().repeat_interleave(16, 1) * tensors[prefix + "_scale_2"]
+            signed = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+            codes = (weight / units)[..., None].sub(signed).abs().argmin(-1).to(torch.uint8)
+            tensors[prefix] = codes[:, 0::2] | codes[:, 1::2] << 4
         else:
             scales = torch.rand(rows, 1) + 0.5 if form == "channels" else torch.tensor(0.5)
             tensors[prefix + "_scale"] = scales * size
@@ -114,13 +133,28 @@ def _layer(form: str, size: float = 1.0) -> dict[str, Any]:
     return tensors
 
 
-@pytest.mark.parametrize("form", ["plain", "blocks", "channels", "tensor"])
+@pytest.mark.parametrize("form", ["plain", "blocks", "channels", "tensor", "mxfp8", "nvfp4"])
 def test_every_layer_is_checked_from_its_weights_in_the_forms_of_checkpoints(form: str) -> None:
     """Queries of size 1 bear a fold by 2**3 and not one by 2**6; those of size 1024 bear 2**12."""
     check_queries(_layer(form), {"layers.0.self_attn": 3}, **GEOMETRY)
     check_queries(_layer(form, 1024.0), {"layers.0.self_attn": 12}, **GEOMETRY)
     with pytest.raises(FoldRefused, match=r"layers.0.self_attn: folded by 2\*\*6, 2 of 2 heads.*exponent [34] "):
         check_queries(_layer(form), {"layers.0.self_attn": 6}, **GEOMETRY)
+
+
+def test_exponents_are_moved_towards_0_as_far_as_the_query_asks() -> None:
+    """Queries of size 1 bear 2**4 and 2**-4, those of 1024 all that makes them smaller, and those of 2**-20 larger."""
+
+    def limited(size: float, exponent: int) -> int:
+        return limited_exponents(_layer("plain", size), {"layers.0.self_attn": exponent}, **GEOMETRY)[
+            "layers.0.self_attn"
+        ]
+
+    assert [limited(1.1, k) for k in (9, 3, 0, -3, -9)] == [4, 3, 0, -3, -4]
+    assert [limited(1024.0, k) for k in (12, -1)] == [12, 0]
+    assert [limited(2.0**-20, k) for k in (1, -12)] == [0, -12]
+    with pytest.raises(FoldRefused, match="no size that a fold could move"):
+        limited(float("nan"), 3)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +168,7 @@ def test_every_layer_is_checked_from_its_weights_in_the_forms_of_checkpoints(for
         ),
         ({"kv_b_proj.weight": torch.ones(80, 512).to(torch.float8_e4m3fn)}, r"no scale, weight of torch.float8_e4m3fn"),
         ({"kv_b_proj.weight": torch.ones(81, 512)}, r"kv_b_proj \[81, 512\].*not those of 2 heads.*worker's share"),
-        ({"q_b_proj.weight": torch.ones(48, 100)}, r"q_b_proj \[48, 100\] behind a norm of 200"),
+        ({"q_b_proj.weight": torch.ones(48, 100)}, r"q_b_proj \[48, 100\] behind a norm of 192"),
     ],
 )
 def test_queries_of_unknown_size_are_refused(change: dict[str, Any], message: str) -> None:

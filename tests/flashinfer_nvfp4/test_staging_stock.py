@@ -20,6 +20,7 @@ import staging_calls
 import torch
 from kernel_calls import read, written
 from prefill_checks import HEADS, MOST_ERROR, Batch, norm_errors
+from refused_rows import says
 
 from flashinfer_nvfp4.errors import LaunchRefused, SettingRefused
 from flashinfer_nvfp4.prefill_plan import Request
@@ -124,8 +125,9 @@ def test_without_flashinfer_prefill_is_direct() -> None:
 
 def test_a_workspace_that_holds_nothing_stops_the_start_on_every_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SETTING, "10")
-    with pytest.raises(LaunchRefused, match=r"10485760 bytes.*512 tokens with 16 heads.*43 MiB.*FLASHINFER_NVFP4"):
+    with pytest.raises(LaunchRefused, match=r"10485760 bytes.*512 tokens with 16 heads.*43 MiB") as refused:
         plan_staging((9, 0), 16, 2048, 1)
+    says("nvfp4-workspace", str(refused.value))
     monkeypatch.setenv(SETTING, "ten")
     with pytest.raises(SettingRefused, match="ten"):
         plan_staging((9, 0), 16, 2048, 1)
