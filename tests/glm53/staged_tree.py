@@ -28,6 +28,19 @@ sys.meta_path.insert(0, _NotHere())
 """
 
 
+#: Stands for what FlashInfer's packages import, which needs a GPU's libraries: the module under test is its own.
+_BARE_FLASHINFER = """
+import types
+
+for name in ("flashinfer", "flashinfer.experimental", "flashinfer.jit", "flashinfer.jit.env", "flashinfer.jit.core"):
+    module = types.ModuleType(name)
+    module.__path__ = [{root!r} + "/" + name.replace(".", "/")] if "jit" not in name else []
+    module.JitSpec = module.gen_jit_spec = module.sm100a_nvcc_flags = module.sm103a_nvcc_flags = None
+    sys.modules[name] = module
+sys.modules["flashinfer.jit"].env = sys.modules["flashinfer.jit.env"]
+"""
+
+
 def linked(project: str, site: Path, root: Path) -> Tree:
     """A tree under ``root`` of what is installed in ``site``, without what an installer says about it."""
     for source in sorted(site.iterdir()):
@@ -72,7 +85,8 @@ def run_python(tree: Tree, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Python in a process that has the staged package and none of ours."""
     alone = tree.root / "alone"
     alone.mkdir(exist_ok=True)
-    (alone / "sitecustomize.py").write_text(_ALONE)
+    bare = _BARE_FLASHINFER.format(root=str(tree.root)) if tree.project.name == "flashinfer" else ""
+    (alone / "sitecustomize.py").write_text(_ALONE + bare)
     mine = ("PYTEST", "DYNAMO_STRUCTURAL", "FLASHINFER_NVFP4", "VLLM_CPU_DSA")
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(mine)},

@@ -223,6 +223,25 @@ def test_the_list_of_our_packages_is_complete() -> None:
 def test_a_header_is_the_comments_above_everything() -> None:
     assert header(TEXT) == "# Licence of the project\n# in two lines\n"
     assert header("import os\n# no\n") == ""
+    assert (
+        header('"""\nCopyright (c) us\n\nLicensed so.\n"""\nimport os\n') == "# Copyright (c) us\n#\n# Licensed so.\n\n"
+    )
+
+
+def test_functions_that_only_a_plugin_needs_stay_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glm53.stage.place.OURS", ("plug",))
+    text = (
+        "import os\nimport zlib\n\nfrom plug.free import One\nfrom plug.gone import gone\n\n"
+        '__all__ = ["keep", "drop"]\n\n\n'
+        "def drop():\n    return os.getcwd(), gone\n\n\ndef keep():\n    return zlib.crc32(One)\n"
+    )
+    place = Place("plugins/plug/a.py", "a.py", without=("drop",))
+    assert moved(text, place, MOVED, {}, "") == (
+        'import zlib\n\nfrom project.core.free import One\n\n__all__ = ["keep"]\n\n\n'
+        "def keep():\n    return zlib.crc32(One)\n"
+    )
+    with pytest.raises(Drifted, match="other found nowhere"):
+        moved(text, Place("plugins/plug/a.py", "a.py", without=("other",)), MOVED, {}, "")
 
 
 # ---- trees -----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from staged_tree import linked, run_python, run_tests, staged
 
+from flashinfer_nvfp4.plan import plan_clusters
 from glm53.stage.page import states
 from glm53.stage.place import repository
 from glm53.stage.releases import installed
@@ -21,6 +23,7 @@ from glm53.stage.topics import TOPICS
 from glm53.stage.tree import Tree
 
 PROJECTS = [name for name in ("vllm", "nixl") if find_spec(name) is not None]
+FLASHINFER = os.environ.get("GLM53_FLASHINFER_TREE")
 
 pytestmark = pytest.mark.skipif(not PROJECTS, reason="needs vLLM or NIXL: make test")
 
@@ -73,6 +76,25 @@ def test_the_staged_tests_pass_where_none_of_our_packages_can_be_imported(tree: 
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "skipped" not in ran.stdout
     assert "failed" not in ran.stdout
+
+
+@pytest.mark.skipif(
+    FLASHINFER is None,
+    reason="needs an unpacked FlashInfer 0.7.4 (700 MB): name its folder in GLM53_FLASHINFER_TREE",
+)
+def test_flashinfers_topics_apply_and_plan_what_the_plugin_plans(tmp_path: Path) -> None:
+    tree = linked("flashinfer", Path(FLASHINFER or ""), tmp_path)
+    written = staged(tree)
+    assert [examine(topic, tree).state for topic in of(tree)] == [State.STAGED] * len(of(tree))
+    ran = run_tests(tree, *[str(change.path) for change in written if change.path.name.startswith("test_")])
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    sizes = {8: 16, 6: 22, 5: 28, 4: 36, 3: 46}
+    code = (
+        "from flashinfer.experimental.nvfp4_sparse_mla_decode.backend import select_num_ctas\n"
+        f"print([select_num_ctas(t, k, {sizes}) for k in (512, 1024, 2048) for t in range(1, 200)])"
+    )
+    planned = [plan_clusters(tokens, topk, sizes) for topk in (512, 1024, 2048) for tokens in range(1, 200)]
+    assert json.loads(run_python(tree, "-c", code).stdout) == planned
 
 
 BLOCKS = """

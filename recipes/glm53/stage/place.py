@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +30,14 @@ class Place:
     """A file of this repository and where it goes.
 
     source: below the repository's root. to: below upstream's root; ``{package}`` stands for its package. module: its
-    name there, for imports; empty for tests and benchmarks.
+    name there, for imports; empty for tests and benchmarks. without: functions that only a plugin needs, which stay
+    here, and with them the imports of ours that nothing else uses.
     """
 
     source: str
     to: str
     module: str = ""
+    without: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -57,7 +60,10 @@ def repository() -> Path:
 
 
 def header(text: str) -> str:
-    """The comment lines that a file begins with, such as its licence; empty without any."""
+    """The licence that a file begins with, as comment lines: its first comments, or a docstring that is a licence."""
+    documented = ast.get_docstring(ast.parse(text), clean=True) or ""
+    if documented.startswith("Copyright"):
+        return "".join(f"# {line}".rstrip() + "\n" for line in documented.splitlines()) + "\n"
     lines = []
     for line in text.splitlines(keepends=True):
         if not line.startswith("#") or line.startswith("#!"):
@@ -73,6 +79,8 @@ def moved(text: str, place: Place, modules: Mapping[str, str], words: Mapping[st
     the licence header. Raises `StageError` if it still needs one of our packages.
     """
     source = Source(place.source, text)
+    if place.without:
+        source = Source(place.source, _without(source, place.without))
     splices = []
     for node in ast.walk(source.module):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -83,6 +91,38 @@ def moved(text: str, place: Place, modules: Mapping[str, str], words: Mapping[st
     for ours, theirs in words.items():
         out = out.replace(ours, theirs)
     return head + out
+
+
+def _without(source: Source, names: tuple[str, ...]) -> str:
+    """The text without these functions, their names in ``__all__``, and imports of ours that are not used then."""
+    gone = [source.scope(name) for name in names]
+    used = {
+        node.id
+        for kept in source.module.body
+        if kept not in gone
+        for node in ast.walk(kept)
+        if isinstance(node, ast.Name)
+    }
+    splices = [Splice(source.line_start(node), _blank_end(source, node), "") for node in gone]
+    for node in source.module.body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in OURS:
+            if not used & {one.asname or one.name for one in node.names}:
+                splices.append(Splice(source.line_start(node), source.line_end(node), ""))
+        elif isinstance(node, ast.Import) and not used & {one.asname or one.name.split(".")[0] for one in node.names}:
+            splices.append(Splice(source.line_start(node), source.line_end(node), ""))
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            kept_names = [name for name in ast.literal_eval(node.value) if name not in names]
+            splices.append(Splice(source.start(node.value), source.end(node.value), json.dumps(kept_names)))
+    return source.spliced(splices)
+
+
+def _blank_end(source: Source, node: ast.AST) -> int:
+    """Offset behind the empty lines that follow a node."""
+    data = source.text.encode("utf-8")
+    at = source.line_end(node)
+    while data[at : at + 1] == b"\n":
+        at += 1
+    return at
 
 
 def _from(source: Source, node: ast.ImportFrom, modules: Mapping[str, str]) -> list[Splice]:

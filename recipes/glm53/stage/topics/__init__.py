@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from glm53.stage.topic import Topic
+from glm53.stage.topics.flashinfer_wave_plan import WAVE_PLAN
 from glm53.stage.topics.nixl_progress_delay import PROGRESS_DELAY
 from glm53.stage.topics.vllm_block_runs import BLOCK_RUNS
+from glm53.stage.topics.vllm_context_gather import CONTEXT_GATHER
 from glm53.stage.topics.vllm_cpu_rotary import CPU_ROTARY
 from glm53.stage.topics.vllm_cpu_seeds import CPU_SEEDS
 from glm53.stage.topics.vllm_spin_wait import SPIN_WAIT
@@ -15,10 +17,12 @@ __all__ = ["TOPICS"]
 
 TOPICS: tuple[Topic, ...] = (
     BLOCK_RUNS,
+    CONTEXT_GATHER,
     CPU_ROTARY,
     CPU_SEEDS,
     SPIN_WAIT,
     STORE_EVENTS,
     STORE_LOADS,
+    WAVE_PLAN,
     PROGRESS_DELAY,
 )
