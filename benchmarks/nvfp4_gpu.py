@@ -186,8 +186,7 @@ def prefill_times(
             found["costs"] = measured_costs(steps, heads)
             costs = Costs(**found["costs"]) if found["costs"] else COSTS
         batches = prefill.batches(wanted.prefill_tokens, direct, budget, costs)
-        most = OWN_PERCENT + 0.4 * max((row["parts"] for row in batches), default=0)  # each merge rounds once more
-        most = most if isinstance(kernel, TorchKernel) else STOCK_PERCENT
+        most = OWN_PERCENT if isinstance(kernel, TorchKernel) else STOCK_PERCENT
         for row in batches:
             name = f"prefill of {row['tokens']} tokens in {row['rows']} rows, {row['parts']} parts, %"
             right.append(Check(name, row["error_percent"], most))

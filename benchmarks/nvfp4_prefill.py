@@ -24,7 +24,8 @@ ALWAYS, NEVER = Costs(staged=0.0, part=0.0, row=0.0), Costs(direct=0.0)
 
 
 class TorchKernel:
-    """Attention on staged rows in plain torch: slow and right, where no stock kernel reads them. Never timed."""
+    """Attention on staged rows in plain torch, to float32: slow and right, where no stock kernel reads them. Never
+    timed."""
 
     dtype, scale = torch.float8_e4m3fn, 1.0
     TOKENS = 32
@@ -43,7 +44,7 @@ class TorchKernel:
         scores = scores.masked_fill(indices[:, None] < 0, -float("inf"))
         weights = scores.softmax(-1).nan_to_num(0.0)
         out = torch.einsum("thk,tkd->thd", weights, keys[..., :LATENT].nan_to_num(0.0))
-        return out.bfloat16(), scores.logsumexp(-1)
+        return out, scores.logsumexp(-1)
 
 
 class Prefill:
@@ -127,7 +128,8 @@ class Prefill:
                 outs[way] = run()
                 if way == "direct" or not isinstance(self.kernel, TorchKernel):
                     row[f"{way}_us"] = round(self._us(run), 1)
-                row["parts"] = len(plan.stages) or row.get("parts", 0)
+                if plan.stages:
+                    row |= {"parts": max(stage.parts for stage in plan.stages), "stages": len(plan.stages)}
             row["planned"] = "staged" if plan_prefill(request, self.heads, layout, costs).stages else "direct"
             row["error_percent"] = round(self.error(outs["staged"], query, positions), 3)
             row["mib"] = layout.total_bytes >> 20

@@ -8,6 +8,7 @@ from typing import Any
 from flashinfer_nvfp4.fingerprint import fingerprint
 from flashinfer_nvfp4.policy import SETTING, chosen_policy
 from flashinfer_nvfp4.settings import BACKEND, CACHE_DTYPE, FOLD
+from flashinfer_nvfp4.workspace import SETTING as PREFILL
 from flashinfer_nvfp4.writer import written_policy
 
 __all__ = ["RowFingerprint"]
@@ -16,7 +17,7 @@ __all__ = ["RowFingerprint"]
 class RowFingerprint:
     """What a worker's NVFP4 rows are, for its peers."""
 
-    setting = f"{SETTING}, {BACKEND}, {FOLD}, the checkpoint and the glm53-blackwell release"
+    setting = f"{SETTING}, {BACKEND}, {FOLD}, {PREFILL}, the checkpoint and the glm53-blackwell release"
 
     def value(self, vllm_config: Any) -> str | None:
         """The fingerprint of this worker's rows; None where neither the model nor its draft keeps any.
