@@ -104,7 +104,7 @@ class Prefill:
             query, positions, owners = self.tokens(count)
             request = [Request(count, self.rows)]
             outs: dict[str, Any] = {}
-            row: dict[str, Any] = {"rows": self.rows, "tokens": count}
+            row: dict[str, Any] = {"rows": self.rows, "tokens": count, "parts": 0}
             for way, chosen in (("direct", NEVER), ("staged", ALWAYS)):
                 plan = plan_prefill(request, self.heads, layout, chosen)
                 tables = PrefillTables.of(plan, 1, self.cache.device)
