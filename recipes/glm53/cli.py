@@ -19,8 +19,10 @@ from glm53.checks import check_model_folder
 from glm53.client.batch.command import batch
 from glm53.client.commands import chat, models
 from glm53.deployment import CPU_CACHE_DTYPES, Deployment, DeploymentError, Finding, load, parse
+from glm53.deployment.roles import ROLES
 from glm53.doctor.command import doctor
 from glm53.edge.command import app as edge_app
+from glm53.local.roll import roll as roll_workers
 from glm53.local.stack import Stack, StackError, clean, report
 from glm53.model import ModelError, make
 from glm53.model.cli import app as model_app
@@ -118,6 +120,29 @@ def down(run_dir: RunDir = RUN_DIR, as_json: AsJson = False) -> None:
         _print_json({"ended": found})
     elif not found:
         _out.print(f"Nothing runs in {run_dir}.")
+
+
+@app.command()
+def roll(
+    role: Annotated[str, typer.Argument(help="prefill, decode or aggregated.", metavar="ROLE", show_default=False)],
+    deployment: DeploymentFile = DEFAULT,
+    run_dir: RunDir = RUN_DIR,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds for a worker to get ready, and to finish.")] = 600,
+    as_json: AsJson = False,
+) -> None:
+    """Replace the workers of one role by new ones while the deployment serves.
+
+    One after another: a new worker starts, then the old one leaves and finishes what it has. What all roles must agree
+    on cannot change this way.
+    """
+    with _errors():
+        if role not in ROLES:
+            raise typer.BadParameter(f"{role}: choose {', '.join(ROLES)}.")
+        replaced = roll_workers(_read(deployment, {}), role, run_dir, say, timeout)
+    if as_json:
+        _print_json({"replaced": replaced})
+    else:
+        _out.print("\n".join(f"{old} -> {new}" for old, new in replaced.items()), highlight=False)
 
 
 @app.command()

@@ -33,20 +33,27 @@ class StackError(RuntimeError):
 
 @dataclass(frozen=True)
 class State:
-    """What `down` and `status` need to know about a stack, as written to its state file."""
+    """What other commands need to know about a stack, as written to its state file.
+
+    fingerprint: the deployment's. broker: ports for publishers and for subscribers. tier: the DRAM tier's.
+    """
 
     deployment: str
     model: str
     url: str
     started_at: float
     processes: tuple[Started, ...]
+    fingerprint: str = ""
+    broker: tuple[int, ...] = ()
+    tier: tuple[int, ...] = ()
 
     @classmethod
     def read(cls, run_dir: Path) -> State | None:
         """The state in `run_dir`, or None if nothing runs there. Raises StackError if it is unreadable."""
         try:
             raw = json.loads((run_dir / _STATE).read_text(encoding="utf-8"))
-            return cls(**{**raw, "processes": tuple(Started(**item) for item in raw["processes"])})
+            processes = tuple(Started(**item) for item in raw["processes"])
+            return cls(**{**raw, "processes": processes, "broker": tuple(raw.get("broker", ())), "tier": tuple(raw.get("tier", ()))})
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, TypeError, KeyError) as error:
@@ -83,6 +90,8 @@ class Stack:
         self._python = python
         self._processes: list[Process] = []
         self._started: list[Started] = []
+        self._broker: tuple[int, ...] = ()
+        self._tier: tuple[int, ...] = ()
         self.url = ""
 
     def up(self, progress: Progress, timeout_s: float = 600.0, *, replace: bool = False) -> None:
@@ -107,11 +116,13 @@ class Stack:
         internal = free_ports(port_count(self.deployment) + 1, LOOPBACK)
         http = internal[-1] if self._http_port is None else self._http_port
         self.url = f"http://{LOOPBACK}:{http}"
+        self._broker, self._tier = internal[:2], internal[2:5] if self.deployment.tier else ()
         self._processes = render(self.deployment, Ports(http, internal[:-1]), self.run_dir, self._python)
         try:
             for process in self._processes:
                 self._started.append(start(process.name, process.argv, process.env, self._log(process.name)))
                 self._remember()
+                self._wait_for_file(process, time.monotonic() + timeout_s)
             self._wait_ready(progress, time.monotonic() + timeout_s)
             self._prove(progress)
         except BaseException:
@@ -160,6 +171,9 @@ class Stack:
             self.url,
             time.time(),
             tuple(self._started),
+            self.deployment.fingerprint,
+            self._broker,
+            self._tier,
         ).write(self.run_dir)
 
     def _refuse_bad_place(self) -> None:
@@ -170,6 +184,13 @@ class Stack:
                 f"run directory {self.run_dir} is {len(os.fsencode(self.run_dir))} bytes long, but the sockets in "
                 f"it allow {_LONGEST_RUN_DIR}. Choose a shorter one with --run-dir."
             )
+
+    def _wait_for_file(self, process: Process, deadline: float) -> None:
+        while process.ready_file is not None and not process.ready_file.exists():
+            self.check()
+            if time.monotonic() > deadline:
+                raise StackError(f"{process.name} not ready in time:\n{tail(self._log(process.name))}")
+            time.sleep(0.1)
 
     def _wait_ready(self, progress: Progress, deadline: float) -> None:
         began = time.monotonic()

@@ -9,18 +9,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from glm53.commands.connectors import Master
 from glm53.commands.engine import Place, engine_arguments, engine_environment, serving_environment
 from glm53.commands.frontend import frontend_arguments, frontend_environment, frontend_module
+from glm53.commands.tier import node_arguments
 from glm53.deployment import Deployment, RoleName
 from glm53.output.shell import script
 
-__all__ = ["LOOPBACK", "Ports", "Process", "Role", "files", "port_count", "render"]
+__all__ = ["LOOPBACK", "Ports", "Process", "Role", "files", "port_count", "render", "worker"]
 
 LOOPBACK = "127.0.0.1"
 NAMESPACE = "dynamo"
-Role = str  # "broker", "frontend", "prefill", "decode" or "aggregated"
+Role = str  # "broker", "frontend", "tier", "prefill", "decode" or "aggregated"
 
 _FIRST_INTERNAL_PORT = 20_500
+_TIER_PORTS = 3
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Process:
     """One process to start.
 
     ready_url: answers 200 once the process can serve; None if it is ready when its ports are.
+    ready_file: is there once the process serves; what is started after it needs it.
     transfer_log: the file in which a worker writes one line per KV transfer; None for the others.
     """
 
@@ -37,6 +41,7 @@ class Process:
     env: dict[str, str]
     ready_url: str | None
     transfer_log: Path | None = None
+    ready_file: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,8 @@ class Ports:
 
 
 def port_count(deployment: Deployment) -> int:
-    """Internal ports `render` needs: two for the event broker, two per worker."""
-    return 2 + 2 * len(list(_groups(deployment)))
+    """Internal ports `render` needs: two for the event broker, three for the DRAM tier, two per worker."""
+    return 2 + _TIER_PORTS * (deployment.tier is not None) + 2 * len(list(_groups(deployment)))
 
 
 def files(deployment: Deployment, run_dir: Path, python: str = "python3") -> dict[str, str]:
@@ -76,6 +81,7 @@ def render(deployment: Deployment, ports: Ports, run_dir: Path, python: str) -> 
     internal = iter(ports.internal)
     publish, subscribe = next(internal), next(internal)
     common = _environment(deployment, run_dir, publish, subscribe)
+    tier = tuple(next(internal) for _ in range(_TIER_PORTS if deployment.tier else 0))
     processes = [
         Process(
             name="broker",
@@ -96,9 +102,21 @@ def render(deployment: Deployment, ports: Ports, run_dir: Path, python: str) -> 
             ready_url=f"http://{LOOPBACK}:{ports.http}/health",
         ),
     ]
+    if tier:
+        processes.append(_tier(deployment, tier, run_dir, python))
     for role, index in _groups(deployment):
-        processes.append(_worker(deployment, role, index, next(internal), next(internal), run_dir, python, common))
+        own = (next(internal), next(internal))
+        processes.append(_worker(deployment, role, index, own, tier, run_dir, python, common))
     return processes
+
+
+def worker(
+    deployment: Deployment, role: RoleName, index: int, ports: Ports, run_dir: Path, python: str = "python3"
+) -> Process:
+    """One more worker of a running deployment. index: its number in the role. ports: the broker's two, and two free."""
+    publish, subscribe, status, handshake = ports.internal
+    common = _environment(deployment, run_dir, publish, subscribe)
+    return _worker(deployment, role, index, status, handshake, run_dir, python, common)
 
 
 _PLANES = ("--discovery-backend", "file", "--request-plane", "tcp")
@@ -138,16 +156,43 @@ def _environment(deployment: Deployment, run_dir: Path, publish: int, subscribe:
     }
 
 
+def _tier(deployment: Deployment, ports: tuple[int, ...], run_dir: Path, python: str) -> Process:
+    """Master and store of the DRAM tier, in one process that keeps them."""
+    folder = run_dir / "tier"
+    calls, metrics, store = ports
+    return Process(
+        name="tier",
+        role="tier",
+        argv=(
+            *(python, "-m", "mooncake_tier.cli"),
+            *node_arguments(deployment, LOOPBACK, (calls, metrics, store), str(folder)),
+        ),
+        env={"PYTHONUNBUFFERED": "1"},
+        ready_url=f"http://{LOOPBACK}:{metrics}/health",
+        ready_file=folder / "node.json",
+    )
+
+
+def _tier_environment(run_dir: Path) -> dict[str, str]:
+    """With these, a worker's own Mooncake ports stay on loopback."""
+    return {
+        "LD_PRELOAD": str(run_dir / "tier" / "bind_here.so"),
+        "MOONCAKE_TIER_BIND": LOOPBACK,
+    }
+
+
 def _worker(
     deployment: Deployment,
     role: RoleName,
     index: int,
-    status_port: int,
-    handshake_port: int,
+    own: tuple[int, int],
+    tier: tuple[int, ...],
     run_dir: Path,
     python: str,
     common: dict[str, str],
 ) -> Process:
+    """own: ports of its status and of its handshake. tier: those of the DRAM tier, none without one."""
+    status_port, handshake_port = own
     name = f"{role}-{index}"
     transfer_log = None if role == "aggregated" else run_dir / f"transfers-{name}.jsonl"
     # vLLM binds the socket only of an ipc or wildcard address; with a plain tcp address nothing listens and the
@@ -156,9 +201,11 @@ def _worker(
         model=str(deployment.model.folder),
         events=f"ipc://{run_dir / f'{name}.events'}",
         transfer_log=None if transfer_log is None else str(transfer_log),
+        master=Master(f"{LOOPBACK}:{tier[0]}", f"{LOOPBACK}:{tier[1]}") if tier else None,
     )
     env = {
         **common,
+        **(_tier_environment(run_dir) if tier and role != "decode" else {}),
         **engine_environment(deployment, role),
         "DYN_SYSTEM_PORT": str(status_port),
         "VLLM_NIXL_SIDE_CHANNEL_HOST": LOOPBACK,
