@@ -11,7 +11,7 @@ from vllm.config import get_current_vllm_config
 from vllm.model_executor.layers.attention.sparse_mla_attention import SparseMLACommonImpl
 from vllm.v1.attention.backends.mla.sparse_utils import flat_kv_row_view, triton_filter_and_convert_dcp_index
 
-from flashinfer_nvfp4 import context_gather, folding, writer
+from flashinfer_nvfp4 import context_gather, folding, reloading, writer
 from flashinfer_nvfp4.dispatch import Choice
 from flashinfer_nvfp4.kernel_choice import kernel_for
 from flashinfer_nvfp4.launch import Decoder
@@ -104,8 +104,10 @@ class SparseRowsImpl(SparseMLACommonImpl[Any]):
         return layout
 
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
-        """Compile and build what decoding needs, before anything is captured."""
+        """Compile and build what decoding needs, before anything is captured. Raises `FoldRefused` for weights that
+        were loaded again and not folded."""
         super().process_weights_after_loading(act_dtype)
+        reloading.require_followed(self.kv_b_proj)
         buffer = self.topk_indices_buffer
         assert buffer is not None
         if buffer.device.type == "cuda":

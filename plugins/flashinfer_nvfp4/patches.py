@@ -64,10 +64,11 @@ def _with_fold(original: Any) -> Any:
 def _with_reload(original: Any) -> Any:
     @functools.wraps(original)
     def _layerwise_process(layer: Any, info: Any) -> None:
-        from flashinfer_nvfp4.reloading import fold_incoming
+        from flashinfer_nvfp4.reloading import fold_incoming, settle
 
         fold_incoming(layer, info.loaded_weights)
         original(layer, info)
+        settle(layer)
 
     return _layerwise_process
 

@@ -12,16 +12,20 @@ from typing import Any
 import torch
 
 from flashinfer_nvfp4.errors import FoldRefused
-from flashinfer_nvfp4.exponents import scaled
-from flashinfer_nvfp4.fold import folds_of
+from flashinfer_nvfp4.exponents import checksum, scaled
+from flashinfer_nvfp4.fold import NORM, folds_of
 from flashinfer_nvfp4.settings import FOLD
 
-__all__ = ["fold_incoming", "follow_reloads", "refuse_processed", "require_reloads"]
+__all__ = ["fold_incoming", "follow_reloads", "refuse_processed", "require_followed", "require_reloads", "settle"]
 
 FOLLOWED = ("nccl", "ipc")
 """vLLM's weight transfers that load through a model's own loaders, module by module."""
 _CARRIED: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, int]] = weakref.WeakKeyDictionary()
 """By module, the exponents that its parameters carry, by name."""
+_NORMS: weakref.WeakKeyDictionary[torch.nn.Module, torch.nn.Module] = weakref.WeakKeyDictionary()
+"""By projection, the norm in front of it."""
+_SETTLED: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
+"""By norm, the checksum of the weight that was folded last."""
 
 
 def require_reloads(transfer: str | None) -> None:
@@ -36,10 +40,14 @@ def require_reloads(transfer: str | None) -> None:
 
 
 def follow_reloads(model: torch.nn.Module) -> None:
-    """Let `fold_incoming` know the tensors of a model that has just been folded."""
+    """Let `fold_incoming` and `require_followed` know the tensors of a model that has just been folded."""
     for name, exponent in folds_of(model).carried.items():
-        module, _, parameter = name.rpartition(".")
-        _CARRIED.setdefault(model.get_submodule(module), {})[parameter] = exponent
+        path, _, parameter = name.rpartition(".")
+        module = model.get_submodule(path)
+        _CARRIED.setdefault(module, {})[parameter] = exponent
+        if match := NORM.fullmatch(name):
+            _NORMS[model.get_submodule(f"{match['layer']}kv_b_proj")] = module
+            _SETTLED[module] = checksum(model.get_parameter(name))
 
 
 def fold_incoming(module: torch.nn.Module, loads: list[tuple[str, Any]]) -> None:
@@ -53,6 +61,24 @@ def fold_incoming(module: torch.nn.Module, loads: list[tuple[str, Any]]) -> None
         if exponent := carried.get(parameter, 0):
             name = f"{parameter} of {type(module).__name__}, loaded again,"
             call.arguments["loaded_weight"] = scaled(name, call.arguments["loaded_weight"], exponent)
+
+
+def settle(module: torch.nn.Module) -> None:
+    """Remember what a module holds once a reload has folded and placed it."""
+    if module in _SETTLED:
+        _SETTLED[module] = checksum(module.get_parameter("weight"))
+
+
+def require_followed(projection: torch.nn.Module) -> None:
+    """Raise `FoldRefused` if a folded layer, named by its ``kv_b_proj``, has a norm that `fold_incoming` never saw."""
+    norm = _NORMS.get(projection)
+    if norm is not None and checksum(norm.get_parameter("weight")) != _SETTLED[norm]:
+        raise FoldRefused(
+            "weights that were loaded past vLLM's reload, into a model with folded latents",
+            "they were not folded, and the cached rows are",
+            "reload_weights, and weight transfers by " + " and ".join(FOLLOWED),
+            f"Restart this worker, and load through these or with {FOLD}=off",
+        )
 
 
 def refuse_processed(model: torch.nn.Module) -> None:

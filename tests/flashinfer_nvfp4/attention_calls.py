@@ -113,7 +113,7 @@ def implementation(heads: int, topk: Any, shard: tuple[int, int] = (1, 0)) -> An
         topk_indices_buffer=topk,
         q_lora_rank=2048,
         kv_lora_rank=512,
-        kv_b_proj=None,
+        kv_b_proj=torch.nn.Identity(),
         **HEAD_DIMS,
     )
     impl.process_weights_after_loading(torch.bfloat16)

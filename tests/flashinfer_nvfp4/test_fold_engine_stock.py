@@ -31,10 +31,12 @@ from flashinfer_nvfp4.errors import FoldRefused
 from flashinfer_nvfp4.fold import fold_model, process_folds
 from vllm_cpu_dsa.mla_backend import CpuSparseMLAImpl
 
-fold_loaded, seen = folding.fold_loaded, {}
+fold_loaded, seen, found = folding.fold_loaded, {}, {"refusals": []}
 
 
 def seeing(model):
+    if layers := folding.row_layers(model):
+        found["limited"] = folding._limited(model, folding._wanted(model), layers[0])
     seen["model"], seen["exponents"] = model, fold_loaded(model)
 
 
@@ -44,7 +46,6 @@ folding.activate()
 first, other = sys.argv[1:]
 prompts = [{"prompt_token_ids": [(i * 37 + s) % 251 for i in range(n)]} for s, n in ((1, 150), (2, 40))]
 wanted = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=5, prompt_logprobs=3)
-found = {"refusals": []}
 
 
 def refusal(call):
@@ -140,6 +141,12 @@ def test_a_vllm_engine_gives_the_same_logprobs_to_the_bit_and_again_after_every_
     (loaded, again, other, back), folded = found["False"], found["True"]
 
     assert found["exponents"] == {"model.layers.0.self_attn": 8, "model.layers.1.self_attn": -3}
+    # Queries of GLM's geometry in vLLM's own modules allow this, or less.
+    assert (
+        {layer: k * found["exponents"][layer] >= 0 for layer, k in found["limited"].items()}
+        == {layer: abs(k) >= abs(found["limited"][layer]) for layer, k in found["exponents"].items()}
+        == dict.fromkeys(found["exponents"], True)
+    )
     assert len(loaded[0]) == 149 + 6
     assert loaded == again == back != other
     # The second model's own folds would be others; those of the first are kept, and as exact.

@@ -19,7 +19,7 @@ from refused_rows import says
 from flashinfer_nvfp4.errors import FoldRefused
 from flashinfer_nvfp4.fold import fold_model
 from flashinfer_nvfp4.patches import FOLD, REGISTER
-from flashinfer_nvfp4.reloading import follow_reloads, refuse_processed, require_reloads
+from flashinfer_nvfp4.reloading import follow_reloads, refuse_processed, require_followed, require_reloads
 from stockpatch.register import Register
 
 SIZES = (0.01, 3.0)
@@ -151,6 +151,23 @@ def test_a_weight_that_cannot_be_folded_exactly_ends_the_reload(served: Any) -> 
     broken = [(name, tensor * 0 + 1e38 if "norm" in name else tensor) for name, tensor in _checkpoint(1)]
     with pytest.raises(FoldRefused, match=r"weight of Module, loaded again, of torch.bfloat16 times 2\*\*7"):
         _reload(model, broken)
+
+
+def test_weights_that_were_loaded_past_the_reload_are_refused_once_they_are_processed(served: Any) -> None:
+    """By code that calls a model's own load_weights, and then has vLLM process them."""
+    model, _ = served
+    projections = [layer.kv_b_proj for layer in model.layers]
+    for weights in (_checkpoint(1), _checkpoint(2)):
+        _reload(model, weights)
+        for projection in projections:
+            require_followed(projection)
+
+    model.load_weights(_checkpoint(2))
+    for projection in projections:
+        with pytest.raises(FoldRefused) as refused:
+            require_followed(projection)
+        says("nvfp4-loaded-past", str(refused.value))
+    require_followed(torch.nn.Linear(1, 1))
 
 
 def test_kernel_format_under_a_fold_is_refused_before_anything_is_copied(served: Any) -> None:
