@@ -180,6 +180,7 @@ class _Builder:
         family = self.family
         barred = (family.trigger, *family.text_markers, *family.name_markers)
         good = name.strip() == name and not any(marker in name for marker in barred) and not _SURROGATE.search(name)
+        good = good and family.speaks(name)
         if not good:
             _log.warning("tool=%r: its name cannot be written in a call of family %s: left out", name, self.family.name)
         return good

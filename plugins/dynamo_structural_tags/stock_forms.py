@@ -1,4 +1,4 @@
-"""How Dynamo 1.6.1 writes the tags of families beside GLM: Hermes, Qwen3-Coder, Kimi K2 and DeepSeek's DSML.
+"""How Dynamo 1.6.1 and xgrammar, for vLLM, write the tags of families beside GLM: see `StockForm` in their files.
 
 Each is a ``tag`` for each tool in a list that tells the choice. Families that write all calls in one section have that
 list inside of the section, and the section inside of another list, or between two texts.
@@ -38,9 +38,13 @@ def _unsectioned(node: Any, form: StockForm) -> dict[str, Any]:
     if kind == "tag":
         tool = _tool(node, form)
         return {"tools": [tool], "tool_choice": named(tool), "parallel": False, "text": False}
-    if kind != "triggered_tags" or not all(form.before.startswith(trigger or "-") for trigger in fields["triggers"]):
+    if kind != "triggered_tags" or not all(_begins(trigger, form) for trigger in fields["triggers"]):
         raise Unknown
     return {"tools": _tools(fields["tags"], form), **_choice(fields)}
+
+
+def _begins(trigger: Any, form: StockForm) -> bool:
+    return isinstance(trigger, str) and trigger != "" and form.before.startswith(trigger)
 
 
 def _section(node: Any, form: StockForm) -> dict[str, Any]:
@@ -48,20 +52,25 @@ def _section(node: Any, form: StockForm) -> dict[str, Any]:
     assert form.section is not None
     begin, end = form.section
     kind, fields = opened(node)
-    if kind == "sequence" and isinstance(fields["elements"], list):
+    if kind == "sequence":
         elements = fields["elements"]
         if len(elements) == 2 and opened(elements[0]) == ("const_string", {"value": _LINES}):
             return _section(elements[1], form)
-        if len(elements) != 3 or [opened(elements[place]) for place in (0, 2)] != [
-            ("const_string", {"value": begin}),
-            ("const_string", {"value": end}),
-        ]:
+        around = [opened(elements[place]) for place in (0, 2)] if len(elements) == 3 else []
+        if [kind for kind, _ in around] != ["const_string"] * 2:
+            raise Unknown
+        if around[0][1]["value"].removeprefix(_LINES) != begin or around[1][1]["value"] != end:
             raise Unknown
         return {**_inside(elements[1], form), "text": False}
     if kind == "tag":
-        if fields["begin"].removeprefix(_LINES) != begin or fields["end"] != end:
+        first, last = fields["begin"].removeprefix(_LINES), fields["end"]
+        if not first.startswith(begin) or not last.endswith(end):
             raise Unknown
-        return {**_inside(fields["content"], form), "text": False}
+        if (first, last) == (begin, end):
+            return {**_inside(fields["content"], form), "text": False}
+        # The section of one call is written together with it.
+        inner = {**node, "begin": first.removeprefix(begin), "end": last.removesuffix(end)}
+        return {**_inside(inner, form), "text": False}
     if kind != "triggered_tags" or fields["triggers"] != [begin.strip()] or len(fields["tags"]) != 1:
         raise Unknown
     kind, inner = opened(fields["tags"][0])
@@ -77,7 +86,7 @@ def _inside(node: Any, form: StockForm) -> dict[str, Any]:
     if kind == "tag":
         tool = _tool(node, form)
         return {"tools": [tool], "tool_choice": named(tool), "parallel": False}
-    if kind != "tags_with_separator" or fields.get("separator") != "" or not fields.get("at_least_one"):
+    if kind != "tags_with_separator" or fields.get("separator") != form.separator or not fields.get("at_least_one"):
         raise Unknown
     return {"tools": _tools(fields["tags"], form), **_choice(fields)}
 
@@ -87,16 +96,14 @@ def _choice(fields: dict[str, Any]) -> dict[str, Any]:
     return {"tool_choice": "required" if needed else "auto", "parallel": not single}
 
 
-def _tools(tags: Any, form: StockForm) -> list[dict[str, Any]]:
-    if not isinstance(tags, list) or not tags:
-        raise Unknown
+def _tools(tags: list[Any], form: StockForm) -> list[dict[str, Any]]:
     return [_tool(tag, form) for tag in tags]
 
 
 def _tool(node: Any, form: StockForm) -> dict[str, Any]:
     kind, fields = opened(node)
-    begin = fields.get("begin")
-    if kind != "tag" or not isinstance(begin, str) or fields["end"] != form.end:
+    begin = fields.get("begin", "")
+    if kind != "tag" or fields["end"] != form.end:
         raise Unknown
     if not begin.startswith(form.before) or not begin.endswith(form.after):
         raise Unknown
@@ -117,8 +124,8 @@ def _arguments(content: Any, form: StockForm) -> Any:
     if form.numbered is None:
         return content
     kind, fields = opened(content)
-    elements = fields.get("elements")
-    if kind != "sequence" or not isinstance(elements, list) or len(elements) != 3:
+    elements = fields.get("elements", [])
+    if kind != "sequence" or len(elements) != 3:
         raise Unknown
     if opened(elements[0]) != ("regex", {"pattern": "\\d+"}):
         raise Unknown

@@ -33,6 +33,8 @@ _NEEDED = {
     "tags_with_separator": {"tags"},
     "triggered_tags": {"tags", "triggers"},
 }
+_TEXTS = {"begin", "end", "value", "pattern", "separator", "style"}
+_LISTS = {"elements", "tags", "triggers"}
 
 
 class Unknown(Exception):
@@ -43,7 +45,7 @@ def opened(node: Any) -> tuple[str, dict[str, Any]]:
     """Kind and fields of a format, those without a value left out, as pydantic writes them.
 
     Raises:
-        Unknown: another kind, or a field that means something unknown.
+        Unknown: another kind, or a field that means something unknown, or has a value of another type.
     """
     if not isinstance(node, Mapping):
         raise Unknown
@@ -52,6 +54,10 @@ def opened(node: Any) -> tuple[str, dict[str, Any]]:
     if kind not in _FIELDS or not set(fields) <= _FIELDS[kind]:
         raise Unknown
     if not _NEEDED.get(kind, set()) <= set(fields):
+        raise Unknown
+    if not all(isinstance(fields[key], str) for key in _TEXTS & set(fields)):
+        raise Unknown
+    if not all(isinstance(fields[key], list) for key in _LISTS & set(fields)):
         raise Unknown
     return kind, fields
 

@@ -72,11 +72,16 @@ def _whole(node: Any) -> StockTag:
     if kind != "sequence" or not _ends_reasoning(fields["elements"]):
         return StockTag(**_listed(node))
     rest = fields["elements"][1:]
-    if len(rest) == 2 and opened(rest[0]) == ("const_string", {"value": "\n\n"}):
-        rest = rest[1:]  # Qwen's line ends behind the reasoning
+    if len(rest) == 2 and _is_lines(rest[0]):
+        rest = rest[1:]
     if len(rest) != 1:
         raise Unknown
     return StockTag(**{**_listed(rest[0]), "reasoning": True})
+
+
+def _is_lines(node: Any) -> bool:
+    """The line ends that Qwen writes behind the reasoning."""
+    return opened(node) == ("const_string", {"value": "\n\n"})
 
 
 def _ends_reasoning(elements: Any) -> bool:
@@ -84,6 +89,8 @@ def _ends_reasoning(elements: Any) -> bool:
     if not isinstance(elements, list) or len(elements) < 2:
         raise Unknown
     prefix = elements[0]
+    if opened(prefix)[0] == "sequence" and len(prefix["elements"]) == 2 and _is_lines(prefix["elements"][1]):
+        prefix = prefix["elements"][0]
     if opened(prefix)[0] == "optional":
         prefix = prefix["content"]
     kind, fields = opened(prefix)

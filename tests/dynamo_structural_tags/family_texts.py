@@ -23,6 +23,7 @@ FRAMES: dict[str, tuple[str, str, str]] = {
     "minimax_m2": ("<minimax:tool_call>\n", "", "</minimax:tool_call>"),
     "mistral": ("[TOOL_CALLS] [", ", ", "]"),
     "mistral_v11": ("", "", ""),
+    "pythonic": ("[", ", ", "]"),
     "qwen3_coder": ("", "\n", ""),
 }
 #: All texts with a meaning: pieces of the vocabulary that texts are sampled from.
@@ -76,6 +77,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "mistral": ("[TOOL_CALLS]", '[TOOL_CALLS] [{"name": "', '", "arguments": {', '}, {"name": "'),
     "mistral_v11": ("[TOOL_CALLS]", "[ARGS]", "[ARGS]{"),
     "nemotron_deci": ("<TOOLCALL>", "</TOOLCALL>", '<TOOLCALL>[{"name": "', '", "arguments": {', "}]</TOOLCALL>"),
+    "pythonic": ("[r(", "[run(", "(", ")]", "=", "=True", "None", ", ", '="'),
     "phi4": ("functools[", 'functools[{"name": "', '", "arguments": {'),
     "qwen3_coder": (
         "<tool_call>\n<function=", "</function>\n</tool_call>", "<parameter=", "\n</parameter>\n", "</parameter>",
@@ -101,6 +103,9 @@ def call_text(family: str, name: str, arguments: dict[str, Any]) -> str:
             return f'{{"name": "{name}", "arguments": {body}}}'
         case "llama3_json":
             return f'{{"name": "{name}", "parameters": {body}}}'
+        case "pythonic":
+            pairs = ", ".join(f"{key}={_python(value)}" for key, value in arguments.items())
+            return f"{name}({pairs})"
         case "mistral_v11":
             return f"[TOOL_CALLS]{name}[ARGS]{body}"
         case "hermes":
@@ -133,6 +138,17 @@ def _gemma(value: Any) -> str:
             return "{" + ",".join(f"{key}:{_gemma(one)}" for key, one in value.items()) + "}"
         case list():
             return "[" + ",".join(map(_gemma, value)) + "]"
+    return _json(value)
+
+
+def _python(value: Any) -> str:
+    match value:
+        case dict():
+            return "{" + ", ".join(f"{_json(key)}: {_python(one)}" for key, one in value.items()) + "}"
+        case list():
+            return "[" + ", ".join(map(_python, value)) + "]"
+        case None | bool():
+            return str(value)
     return _json(value)
 
 

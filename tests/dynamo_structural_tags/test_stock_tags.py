@@ -157,6 +157,19 @@ def test_any_unknown_part_of_another_familys_tag_makes_it_unknown(version: str, 
     assert tried >= 4
 
 
+@pytest.mark.parametrize("tag", [*OTHER_TAGS.values(), *TAGS.values()][::3])
+def test_values_of_other_types_make_a_tag_unknown_and_never_raise(tag: Any) -> None:
+    nodes = [node for node in _nodes(tag["format"]) if isinstance(node.get("type"), str)]
+    fields = [(place, key) for place, node in enumerate(nodes) for key in ("begin", "end", "tags", "triggers", "value")]
+    for place, key in fields:
+        if key not in nodes[place]:
+            continue
+        for value in (7, {"a": 1}, [7], None, "", "x"):
+            changed = copy.deepcopy(tag)
+            [n for n in _nodes(changed["format"]) if isinstance(n.get("type"), str)][place][key] = value
+            assert read_tag(changed) is None or value in (None, "") or key in ("value", "triggers")
+
+
 def test_a_very_deep_tag_is_not_recognised_and_does_not_raise() -> None:
     node: Any = {"type": "any_text"}
     for _ in range(5000):

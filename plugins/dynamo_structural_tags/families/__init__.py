@@ -22,6 +22,7 @@ from .mistral import MISTRAL
 from .mistral_v11 import MISTRAL_V11
 from .nemotron_deci import NEMOTRON_DECI
 from .phi4 import PHI4
+from .pythonic import PYTHONIC
 from .qwen3_coder import QWEN3_CODER, QWEN3_CODER_DYNAMO
 
 __all__ = ["FAMILIES", "Call", "Family", "StockForm", "family_named"]
@@ -32,7 +33,7 @@ FAMILIES: dict[str, Family] = {
         *(GLM, GLM45, GLM_DYNAMO_V1, GLM_DYNAMO_V2, GLM_VLLM),
         *(DEEPSEEK_V3, DEEPSEEK_V31, DEEPSEEK_V32, DEEPSEEK_V4, DEEPSEEK_V41),
         *(GEMMA4, HERMES, JAMBA, KIMI_K2, KIMI_K25, LLAMA3_JSON, MINIMAX_M2, MINIMAX_M3),
-        *(MISTRAL, MISTRAL_V11, NEMOTRON_DECI, PHI4, QWEN3_CODER, QWEN3_CODER_DYNAMO),
+        *(MISTRAL, MISTRAL_V11, NEMOTRON_DECI, PHI4, PYTHONIC, QWEN3_CODER, QWEN3_CODER_DYNAMO),
     )
 }
 

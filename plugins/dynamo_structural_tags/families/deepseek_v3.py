@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..ebnf.json_values import ONE_LINE
 from ..ebnf.rules import Rules, quote
-from .family import Call, Family
+from .family import Call, Family, StockForm
 from .json_calls import json_arguments
 
 __all__ = ["CALL", "CALL_END", "DEEPSEEK_V3", "MARKERS", "SECTION", "SECTION_END", "SEPARATOR", "DeepSeekFamily"]
@@ -46,4 +46,11 @@ DEEPSEEK_V3 = DeepSeekFamily(
     before="function" + SEPARATOR,
     fence=("\n```json\n", "\n```"),
     gap="\n",
+    stock=StockForm(
+        f"{CALL}function{SEPARATOR}",
+        "\n```json\n",
+        f"\n```{CALL_END}",
+        section=(SECTION, SECTION_END),
+        separator="\n",
+    ),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .deepseek_v3 import DEEPSEEK_V3, SECTION, SEPARATOR, DeepSeekFamily
+from .deepseek_v3 import CALL, CALL_END, DEEPSEEK_V3, SECTION, SECTION_END, SEPARATOR, DeepSeekFamily
+from .family import StockForm
 
 __all__ = ["DEEPSEEK_V31"]
 
@@ -13,4 +14,5 @@ DEEPSEEK_V31 = DeepSeekFamily(
     DEEPSEEK_V3.text_markers,
     name_markers=("\n",),
     fence=(SEPARATOR, ""),
+    stock=StockForm(CALL, SEPARATOR, CALL_END, section=(SECTION, SECTION_END)),
 )

@@ -24,11 +24,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class StockForm:
-    """How Dynamo's own structural tags write the calls of a family, see `stock_forms`.
+    """How the structural tags of Dynamo and xgrammar write the calls of a family, see `stock_forms`.
 
     before, after: what stands around a name at the beginning of a call. end: the end of a call.
     style: xgrammar's style of the arguments. section: what stands around all calls, None for nothing.
     numbered: what stands between the number of a call, which follows `after`, and the arguments; None without numbers.
+    separator: what stands between two calls of a section.
     """
 
     before: str
@@ -37,6 +38,7 @@ class StockForm:
     style: str = "json"
     section: tuple[str, str] | None = None
     numbered: str | None = None
+    separator: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Family(ABC):
     think_end: what ends the reasoning.
     think: what opens it.
     lead: what may stand before the first call where no text may.
-    stock: how Dynamo's own tags write its calls, None if it has none or they are not read.
+    stock: how stock tags write its calls, None if there are none or they are not read.
     name_markers: what a tool's name cannot contain either; such a tool is left out.
     """
 
@@ -74,6 +76,10 @@ class Family(ABC):
         call: a rule for any of the calls.
         """
         return call, parallel
+
+    def speaks(self, name: str) -> bool:
+        """Whether a call of a tool of this name can be written; `name_markers` apart."""
+        return True
 
     def answer(self, rules: Rules) -> str | None:
         """A rule for an answer without calls, where calls come at the very beginning of an output or not at all.
