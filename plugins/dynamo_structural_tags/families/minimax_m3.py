@@ -96,7 +96,8 @@ def _unsure(schema: Any, root: Any, place: tuple[str | int, ...]) -> Iterator[tu
     if not isinstance(schema, dict) or len(place) > 20:
         return
     kinds = allowed(schema, root).kinds()
-    single = len(kinds - {"null", "integer"} or kinds - {"null"}) == 1 and "type" in schema
+    others = kinds - {"null"}
+    single = "type" in schema and (len(others) < 2 or others == {"integer", "number"})
     if place and len(kinds) < 7 and not (kinds <= {"string"} or single):
         yield place, "the reader takes a value of several types, or of none that is named, for a string"
     if any(keyword in schema for keyword in _NOT_FOLLOWED):
