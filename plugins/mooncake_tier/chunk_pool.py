@@ -131,9 +131,10 @@ class ChunkPool:
         return keys.block_key(self._namespace, block_hash, keys.Rank(group=group))
 
     def begin(self, request: str, names: Sequence[str], session: str | None) -> None:
-        """A request arrived, with the chunks of its prompt."""
+        """A request arrived, with the chunks of its prompt, which the store may have though the GPU has them, too."""
         self._running.add(request)
         self.sessions.begin(request, names, session)
+        self.touch(names)
 
     def finish(self, request: str, names: Sequence[str], ended: bool) -> None:
         """A request has ended, with the chunks that it had by then."""
@@ -192,7 +193,7 @@ class ChunkPool:
         return self.evictions.announce(names) if self.evictions else []
 
     def touch(self, names: Sequence[str]) -> None:
-        """These were used, though not from the store: their turn to be evicted comes later."""
+        """These are used, if not from the store: their turn to be evicted comes later."""
         if self.client:
             self.client.hold([name for name in names if name not in self.holds], self.settings.options.lease_s)
 

@@ -15,6 +15,8 @@ from mooncake_tier.operation import Block, Kind, Operation, Outcome
 
 __all__ = ["Finished", "Jobs"]
 
+_LONGEST_CALL_S = 30.0
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -111,12 +113,15 @@ class Jobs:
         return out
 
     def drain(self) -> None:
-        """Wait until no job touches memory; what no thread has taken up is given up."""
+        """Wait until no job touches memory; what no thread has taken up is given up.
+
+        A store that hangs longer than Mooncake's own limits would leave an object that does not prove itself.
+        """
         for job in self._jobs.values():
             for one in job.operations:
                 one.cancel()
                 one.wait()
-                one.wait_released(one.deadline)
+                one.wait_released(_LONGEST_CALL_S)
 
 
 def _unserved(blocks: Sequence[Block]) -> Operation:

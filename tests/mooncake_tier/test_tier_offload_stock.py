@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tier_engine as engines
+import tier_parts as parts
 from tier_engine import CHUNK, Answer, prompt, transfer_config
+from tier_events import Listener
 from tier_memory import Memory
 from tier_nodes import client_of, eventually, kill, revive, running_node
 
+from glm53.local.processes import free_ports
 from mooncake_tier.integrity import TRAILER_BYTES
 from mooncake_tier.node import Node
 
@@ -77,10 +81,45 @@ def other_weights(
 
 
 @pytest.fixture(scope="module")
-def second(run: Run, truth: list[Answer], other_weights: Any, model: Path, store: dict[str, Any]) -> Run:
-    """Another engine with the first one's model, which finds that one's chunks."""
-    run(engines.start, str(model), transfer_config(store))
+def listener() -> Iterator[Listener]:
+    one = Listener(free_ports(1, "127.0.0.1")[0])
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="module")
+def second(
+    run: Run, truth: list[Answer], other_weights: Any, model: Path, store: dict[str, Any], listener: Listener
+) -> Run:
+    """Another engine with the first one's model, which finds that one's chunks, with host memory for 27 of its own."""
+    config = transfer_config(store)
+    config["kv_connector_extra_config"] |= {"self_describing_kv_events": True, "cpu_bytes_to_use": 32 << 20}
+    run(engines.start, str(model), config, kv_events_config=listener.config)
     return run
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("stock connector", "MooncakeTier under another connector"),
+        ("events without metrics", "mooncake_tier.metrics is not set"),
+        ("setting in the wrong place", "secondary_tiers has \\['master'\\]"),
+        ("misspelt setting", "has \\['lease'\\]"),
+        ("no tier", "one, MooncakeTier"),
+        ("workers differ", "differs in \\['b'\\]"),
+        ("a worker is silent", "1 of 2 workers"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused(run: Run, case: str, said: str) -> None:
+    assert re.search(said, run(parts.refusal, case))
+
+
+def test_workers_tell_their_fields_beside_their_jobs(run: Run) -> None:
+    assert run(parts.told_by_two) == ({"a": 1}, [2])
+
+
+def test_blocks_go_where_they_belong_in_their_chunks_and_back(run: Run) -> None:
+    assert run(parts.copied, 0) == [(True, True)] * 2
 
 
 def test_nothing_was_cached_for_the_first_engine(truth: list[Answer]) -> None:
@@ -102,6 +141,19 @@ def test_another_engine_reads_the_chunks_and_says_the_same(second: Run, truth: l
     assert second(engines.metrics)["vllm:mooncake_tier_loads ok"] == 5
 
 
+def test_a_router_hears_of_each_block_once_with_its_tokens(second: Run, listener: Listener) -> None:
+    """The chunks of the test before lie both in host memory and in the store."""
+    stored = [event for event in listener.hear() if event[0] == "BlockStored" and event[6] == "CPU"]
+
+    tokens = [token for event in stored for token in event[3]]
+    assert tokens == PROMPTS[HIT][:WHOLE]
+    assert [len(event[1]) for event in stored] == [CHUNK // 64] * 5
+    assert {event[4] for event in stored} == {64}
+    assert stored[0][2] is None
+    assert [event[2] for event in stored[1:]] == [event[1][-1] for event in stored[:-1]]
+    assert set(listener.resident().values()) == {1}
+
+
 def test_chunks_are_loaded_while_a_running_request_uses_every_token(second: Run, truth: list[Answer]) -> None:
     """Stock looks for the waiting request's chunks when tokens are left for it, and it begins later by the load."""
     ours = second(engines.order, prompt(6 * 256, 100), PROMPTS[ORDERED])
@@ -115,6 +167,26 @@ def test_chunks_are_loaded_while_a_running_request_uses_every_token(second: Run,
     assert stock.index("load") > len(stock) - stock[::-1].index("full") - 1
     assert ours.count("full") == stock.count("full") == 6
     assert figures["mooncake_tier_prefetched_chunks", "useful"] == 5
+
+
+def test_a_router_hears_when_the_last_copy_is_gone(second: Run, node: Node, listener: Listener) -> None:
+    """Mooncake says nothing of what it evicts; the test before pushed the blocks out of host memory."""
+    hashes = [
+        block for event in listener.events if event[0] == "BlockStored" and event[6] == "CPU" for block in event[1]
+    ]
+    hashes = hashes[: WHOLE // 64]
+    listener.hear()
+    assert set(hashes) <= set(listener.resident())
+    keys = second(engines.names, PROMPTS[HIT])
+    with client_of(node, keys[0].partition("/")[0]) as client:
+        assert [client._native.remove(key) for key in keys] == [0] * 5
+
+    second(engines.wait_for_removals)
+    second(engines.settle)
+
+    removed = [block for event in listener.hear() if event[0] == "BlockRemoved" for block in event[1]]
+    assert set(hashes) <= set(removed)
+    assert not set(hashes) & set(listener.resident())
 
 
 def test_a_chunk_that_does_not_prove_itself_is_computed(second: Run, node: Node, truth: list[Answer]) -> None:
@@ -169,8 +241,12 @@ def mend_loads(_: int) -> int:
     return int(calls)
 
 
-def test_a_reset_after_a_weight_update_finds_nothing_of_before(second: Run, truth: list[Answer]) -> None:
+def test_a_reset_after_a_weight_update_finds_nothing_of_before(
+    second: Run, truth: list[Answer], listener: Listener
+) -> None:
     before = second(engines.names, PROMPTS[HIT])
+    listener.hear()
+    resident = set(listener.resident())
 
     assert second(reset)
     after = second(engines.names, PROMPTS[HIT])
@@ -179,6 +255,9 @@ def test_a_reset_after_a_weight_update_finds_nothing_of_before(second: Run, trut
     assert {name.partition("/")[0] for name in before}.isdisjoint(name.partition("/")[0] for name in after)
     assert [one.tokens for one in again] == [truth[HIT].tokens] * 2
     assert again[0].cached == 0
+    removed = {block for event in listener.hear() if event[0] == "BlockRemoved" for block in event[1]}
+    assert resident
+    assert resident <= removed
 
 
 def reset() -> bool:

@@ -222,6 +222,14 @@ def forget() -> None:
     getattr(manager, "on_reset_flushed", lambda: None)()
 
 
+def wait_for_removals(seconds: float = 60.0) -> None:
+    """Until the tier has found chunks to be gone."""
+    until = time.monotonic() + seconds
+    while not pool().evictions.pending:
+        time.sleep(0.01)
+        assert time.monotonic() < until, "nothing was found to be gone"
+
+
 def set_prefetch(on: bool) -> None:
     """Turn prefetching on or off for requests that come."""
     connector()._settings = replace(connector()._settings, prefetch=on)
