@@ -40,6 +40,14 @@ def refuse_what_cannot_work(vllm_config: Any, kv_cache_config: Any) -> None:
                 "1, with tensor, data and expert parallelism",
                 "Serve it without this connector",
             )
+    if kv_cache_config.kv_tp_replicas != parallel.tensor_parallel_size:
+        raise SettingRefused(
+            f"kv_tp_replicas={kv_cache_config.kv_tp_replicas} with "
+            f"tensor_parallel_size={parallel.tensor_parallel_size}",
+            "ranks hold different bytes of a block, and an object would have those of one",
+            "caches that are the same on every rank, as those of MLA",
+            "Serve it without this connector",
+        )
     groups = kv_cache_config.kv_cache_groups
     sizes = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
     if len(groups) != 1 or sizes != (cache.block_size, cache.block_size):

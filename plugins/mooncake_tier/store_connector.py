@@ -151,7 +151,7 @@ class TierStoreConnector(KVConnectorBase_V1, SupportsHMA):
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         """Requests whose loads are over; those that failed are among them."""
-        return None, self._mover.worker.loaded(self._orders().idle) or None
+        return None, self._mover.worker.loaded(self._orders()) or None
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         """Every block that was to be loaded and was not."""

@@ -31,11 +31,15 @@ class StoreOrder:
 
 @dataclass
 class StoreOrders:
-    """One step's orders. idle: nothing is computed in it. named: the scheduler knows the namespace."""
+    """One step's orders.
+
+    idle: nothing is computed in it. asking: a request waits for its lookup. named: the scheduler knows the namespace.
+    """
 
     loads: list[LoadOrder] = field(default_factory=list)
     stores: list[StoreOrder] = field(default_factory=list)
     idle: bool = False
+    asking: bool = False
     named: bool = False
 
 

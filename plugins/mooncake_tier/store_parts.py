@@ -69,9 +69,15 @@ class SchedulerPart:
     def __init__(self, vllm_config: Any, kv_cache_config: Any) -> None:
         settings = _settings(vllm_config)
         transfer, events = vllm_config.kv_transfer_config, vllm_config.kv_events_config
-        self.shared = SharedClient.of(settings.address, settings.options)
-        self._master = Master(*settings.metrics_address) if settings.metrics else None
         told = bool(settings.events and events is not None and events.enable_kv_cache_events)
+        if told and not settings.metrics:
+            raise SettingRefused(
+                "KV events are enabled, and mooncake_tier.metrics is not set",
+                "the master tells nobody what it evicts, so its list of keys must be read",
+                "host:port of the master's metrics, as mooncake-tier serve prints it",
+                'Set it, or "events": false to tell the router nothing of the store',
+            )
+        self.shared = SharedClient.of(settings.address, settings.options)
         self.scheduler = StoreScheduler(
             client=lambda: self.shared.client,
             block_size=vllm_config.cache_config.block_size,
@@ -119,15 +125,8 @@ class SchedulerPart:
         self.shared.release()
 
     def _events(self, vllm_config: Any, kv_cache_config: Any, settings: StoreSettings) -> StoreEvents:
-        if self._master is None:
-            raise SettingRefused(
-                "KV events are enabled, and mooncake_tier.metrics is not set",
-                "the master tells nobody what it evicts, so its list of keys must be read",
-                "host:port of the master's metrics, as mooncake-tier serve prints it",
-                'Set it, or "events": false to tell the router nothing of the store',
-            )
         return StoreEvents(
-            Evictions(self._master.keys, settings.poll_s),
+            Evictions(Master(*settings.metrics_address).keys, settings.poll_s),
             _prefix_of(lambda: self.shared.client),
             vllm_config.cache_config.block_size,
             settings.medium,

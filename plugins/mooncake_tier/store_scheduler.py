@@ -68,6 +68,7 @@ class StoreScheduler:
     _pinned: dict[int, _Pinned] = field(default_factory=dict)
     _pins: int = 0
     _number: int = 0
+    _asking: bool = False
 
     def add(self, request: Any) -> None:
         """A request arrived: ask at once, so that the answer is there when its turn comes."""
@@ -86,6 +87,7 @@ class StoreScheduler:
         assert tracked.lookup is not None
         outcomes = tracked.lookup.poll()
         if outcomes is None:
+            self._asking = True
             return None
         first = computed // self.block_size
         # The last token is computed in any case, because its logits are needed.
@@ -117,9 +119,10 @@ class StoreScheduler:
         orders = StoreOrders(
             loads=list(self._ordered.values()),
             idle=not output.total_num_scheduled_tokens,
+            asking=self._asking,
             named=self.client() is not None,
         )
-        self._ordered = {}
+        self._ordered, self._asking = {}, False
         if self.saves:
             for name, scheduled in output.num_scheduled_tokens.items():
                 tracked = self._requests.get(name)

@@ -6,6 +6,7 @@ Nothing here waits for the store: each call is an `Operation` that is asked in l
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -98,11 +99,13 @@ class StoreWorker:
         self._named = orders.named
         self._send()
 
-    def loaded(self, idle: bool) -> set[str]:
-        """Requests whose loads are over, well or not. idle: the step computes nothing, so a short wait is free."""
+    def loaded(self, orders: StoreOrders) -> set[str]:
+        """Requests whose loads are over, well or not. A step that computes nothing waits a moment for them."""
         self._send()
-        if idle and (moving := [*self._loading.values(), *self._storing.values()]):
+        if orders.idle and (moving := [*self._loading.values(), *self._storing.values()]):
             moving[0].calls[-1][0].wait_released(_IDLE_S)
+        elif orders.idle and orders.asking:
+            time.sleep(_IDLE_S)
         for number in [number for number, moving in self._storing.items() if moving.over]:
             self._report.unstored |= {block_hash for block_hash, _ in self._storing.pop(number).missed}
             self._report.done[number] = 1

@@ -115,6 +115,7 @@ def test_a_store_that_hangs_delays_a_request_by_the_deadline_and_no_step_at_all(
 
     for _ in range(1000):  # steps of the engine, each of which asks and gets no answer
         assert side.matched(first) is None
+    assert [side.scheduler.orders(step({})).asking for _ in range(2)] == [True, False]
     side.clock.now += 0.5
 
     assert side.matched(first) == 0

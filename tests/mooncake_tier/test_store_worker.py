@@ -63,7 +63,7 @@ class Rank:
         """Steps until something is over: requests loaded, invalid blocks, and the report."""
         until = time.monotonic() + 20
         while time.monotonic() < until:
-            over = self.worker.loaded(idle=True)
+            over = self.worker.loaded(StoreOrders(idle=True))
             invalid, report = self.worker.take_invalid(), self.worker.take_report()
             if over or report:
                 return over, invalid, report or StoreReport(NAMESPACE)
@@ -152,7 +152,7 @@ def test_a_store_begins_only_when_the_device_has_computed_the_blocks(rank: Calla
     one.write(0, 1)
     one.order(store={0: 0})
     for _ in range(3):
-        assert one.worker.loaded(idle=True) == set()
+        assert one.worker.loaded(StoreOrders(idle=True)) == set()
     assert one.store.calls == []
 
     one.write(0, 0)
@@ -170,7 +170,7 @@ def test_a_late_load_ends_only_when_its_memory_is_free(rank: Callable[..., Rank]
     reader.order(loads={"a": {0: 5}})
     until = time.monotonic() + 20
     while not reader.client.snapshot().get(("mooncake_tier_loads", "deadline")) and time.monotonic() < until:
-        assert reader.worker.loaded(idle=True) == set()
+        assert reader.worker.loaded(StoreOrders(idle=True)) == set()
 
     reader.store.go.set()
 
