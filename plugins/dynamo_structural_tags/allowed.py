@@ -73,6 +73,7 @@ class Allowed:
 
 
 ANY = Allowed(_TYPES)
+NOTHING = Allowed(frozenset())
 STRING = Allowed(frozenset(("string",)))
 
 
@@ -121,6 +122,8 @@ class _Reader:
 
     def read(self, schema: Any, depth: int) -> Allowed:
         self.nodes += 1
+        if schema is False:
+            return NOTHING
         if not isinstance(schema, Mapping) or depth > _MOST_DEPTH or self.nodes > _MOST_NODES:
             return ANY
         result = ANY
@@ -135,7 +138,7 @@ class _Reader:
             result &= _values([schema["const"]])
         for keyword in ("anyOf", "oneOf"):
             if isinstance(schema.get(keyword), list) and schema[keyword]:
-                either = Allowed(frozenset())
+                either = NOTHING
                 for branch in schema[keyword]:
                     either |= self.read(branch, depth + 1)
                     if self.nodes > _MOST_NODES:
@@ -166,4 +169,4 @@ def _values(values: list[Any]) -> Allowed:
             table[value_key(value)] = value
         except (TypeError, ValueError, RecursionError):
             return ANY
-    return Allowed(frozenset(), table) if table else ANY
+    return Allowed(frozenset(), table)

@@ -17,20 +17,14 @@ from dynamo_structural_tags.glm_format import THINK, THINK_END
 
 __all__ = ["begin_of", "own_the_reasoning"]
 
-#: What the last marker of a prompt says about the output.
-_MARKERS = {
-    THINK: Begin.THOUGHT,
-    THINK_END: Begin.ANSWER,
-    "<|assistant|>": Begin.TURN,
-    "<|user|>": Begin.ANSWER,
-    "<|system|>": Begin.ANSWER,
-    "<|observation|>": Begin.ANSWER,
-}
+#: What the last marker of a prompt says about the output. Any other special token ends a turn: what is in front of
+#: it is somebody else's text.
+_MARKERS = {THINK: Begin.THOUGHT, THINK_END: Begin.ANSWER, "<|assistant|>": Begin.TURN}
 _known: WeakKeyDictionary[Any, dict[int, Begin]] = WeakKeyDictionary()
 
 
 def begin_of(prompt: Sequence[int] | None, tokenizer: Any) -> Begin:
-    """What the output begins with; `Begin.ANSWER` also if the prompt has none of GLM's markers.
+    """What the output begins with; `Begin.ANSWER` also if the last turn of the prompt has none of the markers.
 
     prompt: token ids. tokenizer: vLLM's, None if it has none. Linear in the text behind the last marker.
     """
@@ -39,7 +33,8 @@ def begin_of(prompt: Sequence[int] | None, tokenizer: Any) -> Begin:
     markers = _known.get(tokenizer)
     if markers is None:
         vocabulary = tokenizer.get_vocab()
-        markers = {vocabulary[text]: begin for text, begin in _MARKERS.items() if text in vocabulary}
+        markers = dict.fromkeys(tokenizer.all_special_ids, Begin.ANSWER)
+        markers |= {vocabulary[text]: begin for text, begin in _MARKERS.items() if text in vocabulary}
         _known[tokenizer] = markers
     return next((markers[token] for token in reversed(prompt) if token in markers), Begin.ANSWER)
 
@@ -56,6 +51,6 @@ def own_the_reasoning(request: Any, tokenizer: Any) -> None:
     begin = begin_of(request.prompt_token_ids, tokenizer)
     if begin is Begin.ANSWER:
         return
-    if written is Begin.ANSWER:  # several choices of one request share it: the first has changed it for all
+    if written in (Begin.ANSWER, Begin.ANYWHERE):  # choices of one request share it: the first changes it for all
         constraint.structural_tag = begin_with(tag, begin)
     request.reasoning_ended = True

@@ -128,26 +128,29 @@ class GlmToolParser(ToolParser):
 
     def _finished(self, stream: GlmStream) -> list[Event]:
         """The end of an output. vLLM does not say what ended it, so the last tokens have to."""
-        hit = self._stop_string()
+        hit = self._stop()
         shown = getattr(self._request, "include_stop_str_in_output", False)
         return stream.finish("stop" if hit or self._stopped() else "length", stopped_by=None if shown else hit)
 
     def _stopped(self) -> bool:
-        """Whether the engine ended the output by itself: with a token that is not text, or that the client named."""
+        """Whether the engine ended the output by itself: with a token that is not text."""
         if not self._tail:
             return True
         last, tokenizer = self._tail[-1], self.model_tokenizer
-        if last in (getattr(self._request, "stop_token_ids", None) or ()):
-            return True
         return last in tokenizer.all_special_ids and tokenizer.decode([last]) not in MARKS
 
-    def _stop_string(self) -> str | None:
-        """The client's stop string in the last tokens: vLLM ends an output with the one that is complete first."""
+    def _stop(self) -> str | None:
+        """What ended the output because the client says so: the last token, or the string that is complete first."""
+        if not self._tail:
+            return None
+        last, tokenizer = self._tail[-1], self.model_tokenizer
+        if last in (getattr(self._request, "stop_token_ids", None) or ()):
+            return str(tokenizer.decode([last]))
         wanted = getattr(self._request, "stop", None) or ()
         stops = [stop for stop in ([wanted] if isinstance(wanted, str) else wanted) if stop]
-        if not stops or not self._tail:
+        if not stops:
             return None
-        text = self.model_tokenizer.decode([*self._tail], skip_special_tokens=False)
+        text = tokenizer.decode([*self._tail], skip_special_tokens=False)
         ends = [(place + len(stop), stop) for stop in stops if (place := text.find(stop)) >= 0]
         return min(ends)[1] if ends else None
 

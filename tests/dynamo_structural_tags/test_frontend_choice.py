@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -143,6 +144,38 @@ def test_stop_strings_end_the_text_at_their_first_place_however_it_is_cut() -> N
         right = min(ends)[2] if ends else None
         assert matcher.hit == right
         assert shown == (text if right is None else text[: text.find(right)])
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_stop_strings_are_those_that_a_search_in_the_whole_text_finds(seed: int) -> None:
+    """Against the definition: the string that is complete first, the longest of several."""
+    rng = random.Random(seed)
+    stops = ["".join(rng.choices("ab", k=rng.randint(1, 5))) for _ in range(rng.randint(1, 3))]
+    text = "".join(rng.choices("aabc", k=rng.randint(0, 40)))
+    found = min(((text.find(stop) + len(stop), -len(stop), stop) for stop in stops if stop in text), default=None)
+
+    matcher, shown, rest = StopStrings(stops), "", text
+    while rest:
+        size = rng.randint(1, 6)
+        shown, rest = shown + matcher.feed(rest[:size]), rest[size:]
+    shown += matcher.finish() if matcher.hit is None else ""
+
+    assert (matcher.hit, shown) == ((None, text) if found is None else (found[2], text[: found[0] + found[1]]))
+
+
+@pytest.mark.parametrize("stop", ["a" * 5_000 + "b", "ab" * 2_500 + "c", "a"])
+def test_a_hostile_stop_string_costs_in_proportion_to_the_text_and_to_its_length(stop: str) -> None:
+    tracemalloc.start()
+    try:
+        matcher = StopStrings([stop, stop + "x"])
+        for _ in range(15_000):
+            matcher.feed("a")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert matcher.steps <= 2 * 2 * 15_000
+    assert peak < 100 * len(stop) + 100_000  # a table of integers for each string
 
 
 def test_piled_up_messages_are_one_and_lose_nothing() -> None:

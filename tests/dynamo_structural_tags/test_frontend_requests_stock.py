@@ -192,7 +192,7 @@ def test_a_cut_call_is_not_in_a_response_in_one_piece(fronts: dict[str, Front]) 
     assert [call["function"]["arguments"] for call in choice["message"]["tool_calls"]] == ['{"cmd": "ls -l"}']
 
 
-def test_arguments_arrive_while_the_model_writes_them(fronts: dict[str, Front]) -> None:
+def test_d25_arguments_arrive_while_the_model_writes_them(fronts: dict[str, Front]) -> None:
     """Stock sends them in one piece with the call's end."""
     text = f"a</think><tool_call>run<arg_key>cmd</arg_key><arg_value>{'x' * 40}</arg_value></tool_call>"
 

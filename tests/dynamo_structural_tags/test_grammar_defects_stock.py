@@ -114,7 +114,7 @@ def test_bounds_of_integers_hold_exactly(matcher: Matcher, low: int | None, high
         assert matcher.accepts(compiled, _with(str(value))) == fits, (low, high, value)
 
 
-def test_nothing_stands_between_the_parts_of_a_call(matcher: Matcher) -> None:
+def test_g4_nothing_stands_between_the_parts_of_a_call(matcher: Matcher) -> None:
     """D1, G4, D17, D18: each of these is misread by some parser."""
     wrong = (
         "<tool_call>run<arg_key>cmd</arg_key>\n<arg_value>ls</arg_value></tool_call>",
@@ -129,7 +129,7 @@ def test_nothing_stands_between_the_parts_of_a_call(matcher: Matcher) -> None:
     assert _accepts(matcher, [RUN], LS, *wrong) == [True] + [False] * len(wrong)
 
 
-def test_keys_come_in_any_order_each_once_with_all_required_ones(matcher: Matcher) -> None:
+def test_g5_keys_come_in_any_order_each_once_with_all_required_ones(matcher: Matcher) -> None:
     """G5."""
     keys = {key: {"type": "integer"} for key in "abcde"}
     tools = [tool("t", keys, required=["b", "d"], additionalProperties=False)]
@@ -166,6 +166,40 @@ def test_objects_are_open_unless_they_say_otherwise(matcher: Matcher) -> None:
     twice = ('{"a": 1, "a": "x"}', '{"a": 1, "\\u0061": "x"}')
     assert _accepts(matcher, tools, *(call_text("t", {"o": text}) for text in twice)) == [False, False]
     assert _accepts(matcher, [tool("t", {"o": open_object}) | {}], call_text("t", {"o": {}, "x": "1"})) == [True]
+
+
+#: What a string holds -> the readers that give it back, and so whose grammars allow it.
+READ_BACK = {
+    "</tool_call>": {"glm"},
+    "see </tool_call> end": {"glm"},
+    "<tool_call>run</tool_call>": {"glm"},
+    "a <think> b </think> c": {"glm", "glm-dynamo-v2"},
+    "<think>": {"glm", "glm-dynamo-v2"},
+    "<tool_call> <arg_key>": {"glm", "glm-dynamo-v1", "glm-dynamo-v2", "glm-vllm"},
+}
+
+
+@pytest.mark.parametrize("family", ["glm", "glm-dynamo-v1", "glm-dynamo-v2", "glm-vllm"])
+def test_g8_a_marker_stands_in_a_plain_string_only_where_the_reader_gives_it_back(
+    family: str, matcher: Matcher
+) -> None:
+    """The grammar's side of D2 and D3; what the other readers do is in test_dynamo_readers_stock."""
+    texts = [call_text("run", {"cmd": text}) for text in READ_BACK]
+
+    allowed = _accepts(matcher, [RUN], *texts, family=family)
+
+    assert dict(zip(READ_BACK, allowed, strict=True)) == {text: family in ours for text, ours in READ_BACK.items()}
+    if family == "glm":
+        for text in READ_BACK:
+            found = parse_output(call_text("run", {"cmd": text}), [RUN], thinking=False)
+            assert (found.calls, found.outcomes) == ([("run", {"cmd": text})], ["valid"])
+
+
+def test_d8_and_d22_what_a_parser_would_have_to_repair_cannot_be_written(matcher: Matcher) -> None:
+    listed, nested = _of({"enum": ["red", 1]}), _of({"type": "object"})
+
+    assert _accepts(matcher, listed, *map(_with, ("red", " red\t", "\n1\n"))) == [True, False, False]
+    assert _accepts(matcher, nested, *map(_with, ('{"a": "x\\ny"}', '{"a": "x\ny"}'))) == [True, False]
 
 
 def test_a_marker_is_no_word_of_the_text(matcher: Matcher) -> None:

@@ -32,6 +32,10 @@ def _read(schema: Any, text: str, **parameters: Any) -> ParsedOutput:
         (S, '"quoted"', '"quoted"'),
         (S, "\r\n a\r\n", "\r\n a\r\n"),
         (S, "", ""),
+        # A branch that nothing satisfies allows nothing.
+        ({"anyOf": [{"type": "number"}, False]}, "1.80", 1.8),
+        ({"anyOf": [{"type": "number"}, {"enum": []}]}, "1.80", 1.8),
+        ({"anyOf": [S, False]}, "1.8", "1.8"),
         # Everything else is JSON.
         (I, "5", 5),
         (I, " 5\n", 5),

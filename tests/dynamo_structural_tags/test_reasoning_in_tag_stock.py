@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,6 +80,7 @@ def _request(processor: OutputProcessor, prompt: str, constraint: dict[str, Any]
         (BARE, Begin.TURN),
         ("<|user|>what is <think>?<|assistant|>", Begin.TURN),
         ("no chat at all", Begin.ANSWER),
+        ("<|user|>what is <think>?", Begin.ANSWER),
     ],
 )
 def test_a_prompt_tells_what_its_output_begins_with(prompt: str, begin: Begin, tokenizer: Any) -> None:

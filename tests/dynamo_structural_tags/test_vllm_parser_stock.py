@@ -38,6 +38,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
     return made
 
 
+CUT = "ok</think><tool_call>run<arg_key>cmd</arg_key><arg_value>ls"
+
+
 def _case(raw: str, finish: str = "stop", tool_choice: Any = "auto", tools: Any = None) -> Case:
     return Case("own", raw, common_tools() if tools is None else tools, finish, tool_choice, [], None, "")
 
@@ -64,7 +67,7 @@ def test_a_client_receives_the_right_values_whole_and_in_every_cut(case: Case, s
         assert server.streamed(case, pieces) == whole, pieces
 
 
-def test_arguments_stream_as_the_model_writes_them(server: Server) -> None:
+def test_d25_arguments_stream_as_the_model_writes_them(server: Server) -> None:
     text = "x = 1  # é <b>\n" * 40
     case = _case("ok</think>" + call_text("write_file", {"path": "a.py", "content": text}))
     deltas = [
@@ -122,6 +125,72 @@ def test_nothing_is_dropped_without_a_reason_that_the_client_can_read(
         assert all(note["text"] for note in answer.notes)
     if choice == "none":
         assert server.whole(case).content == raw.removeprefix("ok</think>")
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("raw", "wanted", "shown", "names", "codes"),
+    [
+        (CUT + "</arg_value>", {"stop": ["</tool_call>"]}, "", ["run"], []),
+        (
+            CUT + "</arg_value>",
+            {"stop": "</tool_call>", "include_stop_str_in_output": True},
+            "</tool_call>",
+            ["run"],
+            [],
+        ),
+        (CUT + "</arg_value>", {"stop": ["x", "</tool_call>"]}, "", ["run"], []),
+        (CUT, {"stop": ["</arg_value>"]}, "", ["run"], ["missing_call_close"]),
+        (CUT, {"stop": ["END"]}, "", [], ["truncated_call"]),
+        ("ok</think><tool_call>noargs", {"stop": ["</tool_call>"]}, "", ["noargs"], ["missing_call_close"]),
+    ],
+)
+def test_a_call_that_ends_with_a_stop_string_of_the_clients_is_complete(
+    raw: str,
+    wanted: dict[str, Any],
+    shown: str,
+    names: list[str],
+    codes: list[str],
+    streamed: bool,
+    server: Server,
+) -> None:
+    """vLLM takes the stop string off the text and tells the parser nothing; before, such a call was cut off."""
+    stops = wanted["stop"]
+    stop = stops if isinstance(stops, str) else stops[-1]
+    case = _case(raw)
+    request = server.request(case, **wanted)
+    parser = server.parsers(server.tokenizer, request.tools)
+    tokens = server.tokenizer.encode(raw, add_special_tokens=False)
+    ending = server.tokenizer.encode(stop, add_special_tokens=False)
+
+    if streamed:
+        prompt = server.tokenizer.encode("<|assistant|><think>", add_special_tokens=False)
+        deltas = [
+            parser.parse_delta(raw, tokens, request, prompt_token_ids=prompt, finished=False),
+            parser.parse_delta(shown, ending, request, prompt_token_ids=prompt, finished=True),
+        ]
+        cut = {note["call"] for note in parser.tool_parser.notes if note["code"] == "truncated_call"}
+        made = [call for delta in deltas if delta is not None for call in delta.tool_calls or ()]
+        found = [call.function.name for call in made if call.function.name and call.index not in cut]
+    else:
+        _, _, calls = parser.parse(raw + shown, request, enable_auto_tools=True, model_output_token_ids=tokens + ending)
+        found = [call.name for call in calls or ()]
+
+    assert [note["code"] for note in parser.tool_parser.notes] == codes
+    assert found == names
+
+
+def test_a_stop_token_of_the_clients_closes_a_call_as_well(server: Server) -> None:
+    case = _case(CUT + "</arg_value>")
+    (closer,) = server.tokenizer.encode("</tool_call>", add_special_tokens=False)
+    request = server.request(case, stop_token_ids=[closer])
+    parser = server.parsers(server.tokenizer, request.tools)
+    tokens = [*server.tokenizer.encode(case.raw, add_special_tokens=False), closer]
+
+    _, _, calls = parser.parse(case.raw, request, enable_auto_tools=True, model_output_token_ids=tokens)
+
+    assert [(call.name, call.arguments) for call in calls] == [("run", '{"cmd": "ls"}')]
+    assert parser.tool_parser.notes == []
 
 
 @pytest.mark.parametrize(("reason", "then"), [("stop", "length"), ("tool_calls", "length"), ("length", "length")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 __all__ = ["StopStrings"]
@@ -11,39 +12,98 @@ class StopStrings:
     """Passes text on up to the first stop string.
 
     stops: the strings, empty ones left out. shown: whether the stop string itself is part of the text.
+    hit: the one that was found. The one that is complete first, so that it does not matter how the text was cut.
+    steps: comparisons of characters so far, for tests of linearity: at most two a character and stop string.
     """
 
     def __init__(self, stops: Iterable[str], *, shown: bool = False) -> None:
-        self._stops = tuple(stop for stop in stops if stop)
+        self._words = [_Word(stop) for stop in dict.fromkeys(stops) if stop]
+        self._first = {word.text[0] for word in self._words}
         self.shown = shown
-        self._beginnings = tuple(stop[:size] for stop in self._stops for size in range(1, len(stop)))
-        self._held = ""
+        self._held = _Queue()
         self.hit: str | None = None
+
+    @property
+    def steps(self) -> int:
+        """What was compared so far."""
+        return sum(word.steps for word in self._words)
 
     def feed(self, text: str) -> str:
         """What may be shown. After a hit, which `hit` names, nothing more comes."""
-        if not self._stops or self.hit is not None:
+        if not self._words or self.hit is not None:
             return text if self.hit is None else ""
-        text = self._held + text
-        found = [(place, stop) for stop in self._stops if (place := text.find(stop)) >= 0]
-        if found:
-            # The one that is complete first, so that it does not matter how the text was cut.
-            place, self.hit = min(found, key=lambda pair: (pair[0] + len(pair[1]), pair[0]))
-            self._held = ""
-            return text[: place + len(self.hit)] if self.shown else text[:place]
-        if not text.endswith(self._beginnings):
-            self._held = ""
+        if not self._held.size and not any(letter in text for letter in self._first):
             return text
-        kept = max(_overlap(text, stop) for stop in self._stops)
-        self._held = text[len(text) - kept :]
-        return text[: len(text) - kept]
+        ends = [(end, -len(word.text), word.text) for word in self._words if (end := word.feed(text)) is not None]
+        if ends:
+            end, _, self.hit = min(ends)
+            whole = self._held.take(self._held.size) + text[:end]
+            return whole if self.shown else whole[: -len(self.hit)]
+        self._held.put(text)
+        return self._held.take(self._held.size - max(word.matched for word in self._words))
 
     def finish(self) -> str:
         """What was held back and did not become a stop string."""
-        held, self._held = self._held, ""
-        return held
+        return self._held.take(self._held.size)
 
 
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that `stop` begins with."""
-    return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
+class _Queue:
+    """Text that is put in in pieces and taken out from its beginning; `size` is its length. Nothing is copied twice."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._pieces: deque[str] = deque()
+        self._offset = 0  # what was taken of the first piece
+
+    def put(self, text: str) -> None:
+        self._pieces.append(text)
+        self.size += len(text)
+
+    def take(self, count: int) -> str:
+        taken: list[str] = []
+        self.size -= count
+        while count > 0:
+            first = self._pieces[0]
+            part = first[self._offset : self._offset + count]
+            taken.append(part)
+            count -= len(part)
+            self._offset += len(part)
+            if self._offset == len(first):
+                self._pieces.popleft()
+                self._offset = 0
+        return "".join(taken)
+
+
+class _Word:
+    """One string, looked for by Knuth, Morris and Pratt; `matched` of its characters are the end of the text so far."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.matched, self.steps = text, 0, 0
+        self._borders = [0]
+        border = 0
+        for letter in text[1:]:
+            while border and letter != text[border]:
+                border = self._borders[border - 1]
+            border += letter == text[border]
+            self._borders.append(border)
+
+    def feed(self, text: str) -> int | None:
+        """Where in this piece the string is complete, None if it is not."""
+        word, borders, matched, place = self.text, self._borders, self.matched, 0
+        while place < len(text):
+            if not matched:  # far to the next place where it may begin
+                place = text.find(word[0], place)
+                if place < 0:
+                    break
+            letter = text[place]
+            self.steps += 1
+            while matched and letter != word[matched]:
+                matched = borders[matched - 1]
+                self.steps += 1
+            matched += letter == word[matched]
+            place += 1
+            if matched == len(word):
+                self.matched = 0
+                return place
+        self.matched = matched
+        return None
