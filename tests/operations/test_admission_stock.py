@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from dashboard_metrics import metrics, shown
 from typer.testing import CliRunner
 
 from glm53.cli import app
 from glm53.commands.frontend import frontend_arguments, frontend_environment
+from glm53.dashboards.panels import SERVING
 from glm53.deployment import parse
 from glm53.local.processes import free_ports
 
@@ -118,6 +120,17 @@ def test_chat_says_that_the_deployment_is_full(full: dict[str, str]) -> None:
 
     assert result.exit_code == 3
     assert "HTTP 503: the deployment is full or not ready (Service temporarily overloaded). Try again" in result.stderr
+
+
+def test_every_metric_of_the_dashboard_that_is_dynamos_is_shown_by_a_frontend(full: dict[str, str]) -> None:
+    """After the tests above, because refusals are shown with the first one."""
+    text = httpx.get(f"{full['blocks']}/metrics", trust_env=False).text
+    families = shown(text)
+    asked = {name for name in metrics(SERVING) if name.startswith(("dynamo_frontend", "dynamo_request", "dynamo_comp"))}
+
+    assert len(asked) >= 8
+    assert asked - families.keys() == set()
+    assert {"status", "error_type"} <= families["dynamo_frontend_requests_total"]
 
 
 def _until(condition: Any) -> None:

@@ -71,7 +71,7 @@ def test_the_shipped_edge_is_right_and_renders_to_kubernetes(tmp_path: Path) -> 
     assert result.exit_code == 0, result.output
     objects = list(yaml.safe_load_all((tmp_path / "out" / "edge.yaml").read_text()))
     assert [one["kind"] for one in objects] == [
-        *("ConfigMap", "Deployment", "Service", "PodDisruptionBudget", "PodMonitor"),
+        *("ConfigMap", "Deployment", "Service", "PodDisruptionBudget", "PodMonitor", "ConfigMap"),
     ]
 
 

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 import yaml
+from dashboard_metrics import metrics, shown
 from edge_process import RunningEdge, needs_envoy, running_edge
 from typer.testing import CliRunner
 
 from glm53.cli import app
+from glm53.dashboards.panels import EDGE
 from glm53.edge.envoy import ENVOY
 from glm53.edge.kubernetes import render_kubernetes
 from glm53.edge.model import load_edge
@@ -46,7 +48,7 @@ def test_envoy_reads_what_is_rendered_for_kubernetes(tmp_path: Path) -> None:
             "limits": base.limits.model_copy(update={"per_key_per_minute": 90}),
         }
     )
-    [config] = [one for one in yaml.safe_load_all(render_kubernetes(edge)["edge.yaml"]) if one["kind"] == "ConfigMap"]
+    config, *_ = yaml.safe_load_all(render_kubernetes(edge)["edge.yaml"])
     _certificate(tmp_path)
     (tmp_path / "keys.yaml").write_text(_keys(tmp_path))
     for name, text in config["data"].items():
@@ -193,6 +195,16 @@ def test_more_requests_at_once_than_allowed_get_503(scripted: Deployment, tmp_pa
     refused = next(one for one in answers if one.status_code == 503)
     assert refused.headers["retry-after"] == "2"
     assert refused.json()["error"]["type"] == "full_or_down"
+
+
+def test_every_metric_of_the_edges_dashboard_is_envoys(guarded: RunningEdge) -> None:
+    """After the tests above, because Envoy shows some counters with the first refusal of their kind."""
+    families = shown(httpx.get(guarded.metrics, trust_env=False).text)
+    asked = metrics(EDGE)
+
+    assert len(asked) == 7
+    assert asked - families.keys() == set()
+    assert "envoy_response_code_class" in families["envoy_http_downstream_rq_xx"]
 
 
 def test_the_access_log_names_client_member_and_tries_and_holds_no_key(guarded: RunningEdge) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from glm53.dashboards.grafana import config_map, dashboard
+from glm53.dashboards.panels import EDGE
 from glm53.edge.envoy import CLUSTERS, ENVOY, KEYS, TLS, render
 from glm53.edge.model import Edge
 from glm53.output.manifest import documents
@@ -23,7 +25,11 @@ def render_kubernetes(edge: Edge) -> dict[str, str]:
     inside = edge.model_copy(update={"listen": "0.0.0.0", "tls": None, "keys": None})
     paths = {CLUSTERS: _FILES, TLS: _FILES, KEYS: _KEYS, "certificate": _TLS}
     files = render(inside, paths)
-    objects = [_config(edge, files), _deployment(inside, files[ENVOY]), _service(edge), _budget(edge), _monitor(edge)]
+    charts = config_map(f"{edge.name}-dashboard", _labels(edge), dashboard(edge.name, f"Edge {edge.name}", EDGE))
+    objects = [
+        *(_config(edge, files), _deployment(inside, files[ENVOY]), _service(edge)),
+        *(_budget(edge), _monitor(edge), charts),
+    ]
     return {"edge.yaml": documents(objects)}
 
 

@@ -11,7 +11,16 @@ from glm53.deployment import Deployment
 from glm53.output.manifest import documents
 from glm53.render.kubernetes.graph import graph
 from glm53.render.kubernetes.launch import launch_script
-from glm53.render.kubernetes.policies import adapters, compute_domain, disruption, fences, metrics, priority, scaling
+from glm53.render.kubernetes.policies import (
+    adapters,
+    charts,
+    compute_domain,
+    disruption,
+    fences,
+    metrics,
+    priority,
+    scaling,
+)
 from glm53.render.kubernetes.prepare import prepare
 from glm53.render.kubernetes.tier import tier
 
@@ -29,6 +38,7 @@ def render(deployment: Deployment) -> dict[str, str]:
         "network.yaml": fences(deployment),
         "disruption.yaml": disruption(deployment),
         "metrics.yaml": metrics(deployment),
+        "dashboard.yaml": charts(deployment),
         "scaling.yaml": scaling(deployment),
         "adapters.yaml": adapters(deployment),
     }

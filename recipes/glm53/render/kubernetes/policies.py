@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from glm53.dashboards.grafana import config_map, dashboard
+from glm53.dashboards.panels import SERVING
 from glm53.deployment import Deployment
 from glm53.render.kubernetes.graph import CLAIM
 from glm53.render.kubernetes.pods import labels, priority_class_name
 
-__all__ = ["adapters", "compute_domain", "disruption", "fences", "metrics", "priority", "scaling"]
+__all__ = ["adapters", "charts", "compute_domain", "disruption", "fences", "metrics", "priority", "scaling"]
 
 
 def compute_domain(deployment: Deployment) -> list[dict[str, Any]]:
@@ -96,6 +98,12 @@ def metrics(deployment: Deployment) -> list[dict[str, Any]]:
         }
         for name, port in ports
     ]
+
+
+def charts(deployment: Deployment) -> list[dict[str, Any]]:
+    """The dashboard, where Grafana's sidecar finds it."""
+    content = dashboard(deployment.name, f"GLM-5.3 {deployment.name}", SERVING)
+    return [config_map(f"{deployment.name}-dashboard", labels(deployment, "dashboard"), content)]
 
 
 def scaling(deployment: Deployment) -> list[dict[str, Any]]:

@@ -1,0 +1,1 @@
+"""Grafana dashboards for what decides how a deployment feels: queues, tokens, caches, transfers, tool calls."""
