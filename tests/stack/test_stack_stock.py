@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from openai import APIError, OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 from stacks import deployment_for, needs_stack
 
+from glm53.dashboards.panels import SERVING
 from glm53.demo.client import run_session
 from glm53.demo.conversation import TOOLS
 from glm53.demo.run import first_difference
@@ -125,6 +127,21 @@ def test_the_transfer_log_agrees_with_vllms_own_metrics(stack: Stack) -> None:
         time.sleep(1)
 
     assert seen == wanted
+
+
+def test_every_metric_of_the_dashboard_that_is_vllms_is_shown_by_a_worker(stack: Stack) -> None:
+    """The other names are held against Dynamo's frontend and Envoy in tests/operations."""
+    queries = [query.expression for row in SERVING for panel in row.panels for query in panel.queries]
+    asked = {name for query in queries for name in re.findall(r"(vllm:[a-z0-9_]+)\{", query)}
+    seen = set()
+    for one in stack.started:
+        status = psutil.Process(one.pid).environ().get("DYN_SYSTEM_PORT")
+        if status is not None:
+            text = httpx.get(f"http://127.0.0.1:{status}/metrics", trust_env=False).text
+            seen |= {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+
+    assert len(asked) >= 15
+    assert asked - seen == set()
 
 
 def test_the_router_finds_what_the_prefill_worker_has_cached(stack: Stack) -> None:
