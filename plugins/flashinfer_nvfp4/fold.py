@@ -17,25 +17,18 @@ other is brought back in step.
 from __future__ import annotations
 
 import math
-import re
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import torch
 
 from flashinfer_nvfp4.errors import FoldRefused
 from flashinfer_nvfp4.exponents import PLAIN, checksum, scale_exactly, scaled
+from flashinfer_nvfp4.fold_tensors import Share, check_apart, layers_of, mla_tensors
 
 __all__ = ["LatentFolds", "fold_exponent", "fold_model", "folds_of", "mla_tensors", "process_folds", "unfold_model"]
 
 LARGEST_EXPONENT = 64
-
-PARTS = re.compile(r"\b(?:kv_a_layernorm|kv_b_proj)\.")
-NORM = re.compile(r"(?P<layer>(?:.*\.)?)kv_a_layernorm\.weight")
-SCALES = ("weight_scale_inv", "weight_scale_2", "weight_scale")
-"""What multiplies a quantized weight, the outermost first: FP8 in blocks, ModelOpt's NVFP4, FP8 and MXFP8."""
-KNOWN = {"weight", "bias", "input_scale", *SCALES}
 
 _FOLDS = "_flashinfer_nvfp4_folds"
 _MODELS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
@@ -76,15 +69,6 @@ def fold_exponent(norm_weight: torch.Tensor) -> int:
     return exponent
 
 
-@dataclass(frozen=True)
-class _Share:
-    """One tensor of a layer: ``sign`` +1 takes the fold's factor, -1 its reciprocal."""
-
-    name: str
-    tensor: torch.Tensor
-    sign: int
-
-
 class LatentFolds:
     """The exponents that the tensors of one model carry. Keep it as long as the model."""
 
@@ -113,7 +97,7 @@ class LatentFolds:
         quantized in a way that is not known, two names stand for one tensor, or ``exponents`` names a layer that is not
         there or a k that is no whole number within 64.
         """
-        layers = dict(_layers(tensors))
+        layers = dict(layers_of(tensors))
         if unknown := sorted(set(exponents or ()) - set(layers)):
             raise FoldRefused(
                 f"exponents for {unknown}",
@@ -128,9 +112,9 @@ class LatentFolds:
                 f"whole numbers from -{LARGEST_EXPONENT} to {LARGEST_EXPONENT}",
                 "Leave exponents out, and each layer gets its own",
             )
-        _check_apart(share for shares in layers.values() for share in shares)
+        check_apart(share for shares in layers.values() for share in shares)
         chosen: dict[str, int] = {}
-        steps: list[tuple[_Share, int, int]] = []
+        steps: list[tuple[Share, int, int]] = []
         for layer, shares in layers.items():
             norm = shares[0]
             chosen[layer] = (
@@ -153,18 +137,12 @@ class LatentFolds:
         """Bring every layer found in ``tensors`` back to its bits as loaded."""
         self.apply(tensors, {})
 
-    def _carries(self, share: _Share) -> int:
+    def _carries(self, share: Share) -> int:
         """The exponent in the tensor now: the recorded one if its bits are still those recorded, 0 if it was loaded."""
         if share.name not in self._carried:
             return 0
         exponent, recorded = self._carried[share.name]
         return exponent if checksum(share.tensor) == recorded else 0
-
-
-def mla_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The parameters and buffers of a module tree that a fold concerns, by name, for `LatentFolds.apply`."""
-    named = {**dict(module.named_buffers()), **dict(module.named_parameters())}
-    return {name: tensor for name, tensor in named.items() if PARTS.search(name)}
 
 
 def fold_model(model: torch.nn.Module, exponents: Mapping[str, int] | None = None) -> dict[str, int]:
@@ -215,59 +193,3 @@ def process_folds() -> dict[str, int]:
 def unfold_model(model: torch.nn.Module) -> None:
     """Undo `fold_model`; a model that was not folded stays as it is."""
     fold_model(model, {})
-
-
-def _layers(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, list[_Share]]]:
-    """Layer name and its shares, the norm first."""
-    found = False
-    for name, norm in tensors.items():
-        if not (match := NORM.fullmatch(name)):
-            continue
-        found = True
-        prefix = match["layer"]
-        layer = prefix.removesuffix(".")
-        if f"{prefix}kv_a_layernorm.bias" in tensors:
-            raise FoldRefused(
-                f"{layer}: kv_a_layernorm with a bias",
-                "it is no plain RMS norm",
-                "a weight only",
-                "Leave the model unfolded",
-            )
-        projection = f"{prefix}kv_b_proj."
-        parts = {n.removeprefix(projection): tensor for n, tensor in tensors.items() if n.startswith(projection)}
-        yield layer, [_Share(name, norm, 1), *_projection_shares(layer, projection, parts)]
-    if not found:
-        raise FoldRefused(
-            f"{len(tensors)} tensors",
-            "none is an MLA latent norm",
-            "names with kv_a_layernorm.weight",
-            "Pass an MLA model",
-        )
-
-
-def _check_apart(shares: Iterable[_Share]) -> None:
-    seen: dict[int, str] = {}
-    for share in shares:
-        place = share.tensor.data_ptr()
-        if place and (first := seen.setdefault(place, share.name)) != share.name:
-            raise FoldRefused(
-                f"{first} and {share.name} in one memory",
-                "it would take the factor of both layers",
-                "a tensor of its own for each name",
-                "Pass a tensor once, or clone it",
-            )
-
-
-def _projection_shares(layer: str, prefix: str, parts: Mapping[str, torch.Tensor]) -> Iterator[_Share]:
-    """What of ``kv_b_proj`` takes the reciprocal factor, and what scales its input and takes the factor itself."""
-    if not {"weight"} <= set(parts) <= KNOWN:
-        raise FoldRefused(
-            f"{layer}: kv_b_proj with {', '.join(sorted(parts)) or 'no tensors'}",
-            "it is not known which of them carries the size of the weight",
-            f"weight, and of {', '.join(sorted(KNOWN - {'weight'}))} what there is",
-            "Leave this model unfolded, or pass the tensors as loaded, before anything is repacked",
-        )
-    target = next((name for name in SCALES if name in parts), "weight")
-    yield _Share(prefix + target, parts[target], -1)
-    if "input_scale" in parts:
-        yield _Share(f"{prefix}input_scale", parts["input_scale"], 1)

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from flashinfer_nvfp4.errors import FoldRefused
-from flashinfer_nvfp4.fold import NORM, fold_exponent, fold_model, folds_of, mla_tensors
+from flashinfer_nvfp4.fold import fold_exponent, fold_model, folds_of
+from flashinfer_nvfp4.fold_tensors import NORM, mla_tensors
 from flashinfer_nvfp4.query import limited_exponents
 from flashinfer_nvfp4.reloading import follow_reloads, require_reloads
 from flashinfer_nvfp4.settings import FOLD, fold_wanted

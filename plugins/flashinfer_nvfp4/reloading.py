@@ -13,7 +13,8 @@ import torch
 
 from flashinfer_nvfp4.errors import FoldRefused
 from flashinfer_nvfp4.exponents import checksum, scaled
-from flashinfer_nvfp4.fold import NORM, folds_of
+from flashinfer_nvfp4.fold import folds_of
+from flashinfer_nvfp4.fold_tensors import NORM
 from flashinfer_nvfp4.settings import FOLD
 
 __all__ = ["fold_incoming", "follow_reloads", "refuse_processed", "require_followed", "require_reloads", "settle"]

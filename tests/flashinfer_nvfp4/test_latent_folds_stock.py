@@ -131,6 +131,18 @@ def test_of_a_quantized_projection_only_the_outermost_scale_changes(extra: dict[
     assert _equal({name: tensors[name] for name in unchanged}, {name: before[name] for name in unchanged})
 
 
+def test_exponents_that_vllm_keeps_as_uint8_are_counted_down() -> None:
+    """Of MXFP8: codes are exponents with a bias of 127. Those that would fall below the smallest are refused."""
+    codes = torch.ones(80, 512).to(torch.float8_e4m3fn)
+    scales = torch.arange(7, 255, dtype=torch.uint8)[: 80 * 3].view(80, 3)
+    tensors = _tensors(weight=codes, weight_scale=scales.clone())
+    LatentFolds().apply(tensors)
+    assert torch.equal(tensors[PROJECTION + "weight_scale"], scales - 7)
+
+    with pytest.raises(FoldRefused, match=r"weight_scale of torch.uint8 times 2\*\*-7.*would leave the range"):
+        LatentFolds().apply(_tensors(weight=codes, weight_scale=scales - 1))
+
+
 def test_a_block_quantized_projection_dequantizes_to_the_folded_weight() -> None:
     codes, scales = _blocks_fp8(_tensors()[PROJECTION + "weight"])
     tensors = _tensors(weight=codes, weight_scale_inv=scales)
