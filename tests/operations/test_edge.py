@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from glm53.cli import app
 from glm53.deployment import DeploymentError
-from glm53.edge.envoy import CLUSTERS, ENVOY
 from glm53.edge.keys import envoy_keys
 from glm53.edge.kubernetes import render_kubernetes
 from glm53.edge.model import Edge, load_edge
+from glm53.edge.parts import CLUSTERS, ENVOY
 from glm53.edge.running import drained, local_files, update
 
 runner = CliRunner()

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from glm53.cli import app
 from glm53.dashboards.panels import EDGE
-from glm53.edge.envoy import ENVOY
 from glm53.edge.kubernetes import render_kubernetes
 from glm53.edge.model import load_edge
+from glm53.edge.parts import ENVOY
 from glm53.edge.running import envoy_binary
 
 if TYPE_CHECKING:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from glm53.deployment import DeploymentError, Finding
-from glm53.edge.envoy import keys_file
+from glm53.edge.parts import API, RBAC, as_yaml
 
 __all__ = ["envoy_keys"]
 
@@ -33,7 +34,7 @@ def envoy_keys(text: str) -> str:
         findings.append(Finding("no-keys", "file", "it names no client, so nobody could enter.", "Write CLIENT KEY."))
     if findings:
         raise DeploymentError("keys", findings)
-    return keys_file(credentials)
+    return _file(credentials)
 
 
 def _wrong(parts: list[str], known: dict[str, str]) -> str | None:
@@ -49,3 +50,24 @@ def _wrong(parts: list[str], known: dict[str, str]) -> str | None:
     if key in known.values():
         return "another client has this key."
     return None
+
+
+def _file(credentials: Mapping[str, str]) -> str:
+    """client -> key as the file that Envoy reads; it holds the keys themselves.
+
+    Envoy's RBAC filter, because its filter for API keys is outside its security promises in this release. The same
+    rules once more as shadow rules, because those tell what follows which one matched: the name of the client.
+    """
+    rules = {
+        "action": "ALLOW",
+        "policies": {
+            client: {
+                "permissions": [{"any": True}],
+                "principals": [{"header": {"name": "authorization", "string_match": {"exact": f"Bearer {key}"}}}],
+            }
+            for client, key in sorted(credentials.items())
+        },
+    }
+    filter_ = {"@type": RBAC, "rules": rules, "shadow_rules": rules}
+    resource = {"@type": f"{API}.config.core.v3.TypedExtensionConfig", "name": "keys", "typed_config": filter_}
+    return as_yaml({"resources": [resource]})

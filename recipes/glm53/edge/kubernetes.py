@@ -7,8 +7,9 @@ from typing import Any
 
 from glm53.dashboards.grafana import config_map, dashboard
 from glm53.dashboards.panels import EDGE
-from glm53.edge.envoy import CLUSTERS, ENVOY, KEYS, TLS, render
+from glm53.edge.envoy import render
 from glm53.edge.model import Edge
+from glm53.edge.parts import CLUSTERS, ENVOY, KEYS, TLS
 from glm53.output.manifest import documents
 
 __all__ = ["render_kubernetes"]

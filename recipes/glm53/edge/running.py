@@ -12,8 +12,9 @@ from typing import NoReturn
 import yaml
 
 from glm53.deployment import DeploymentError, Finding
-from glm53.edge.envoy import CLUSTERS, ENVOY, KEYS, TLS, render
+from glm53.edge.envoy import render
 from glm53.edge.model import Edge
+from glm53.edge.parts import CLUSTERS, ENVOY, KEYS, TLS
 
 __all__ = ["drained", "envoy_binary", "local_files", "replace_file", "run", "update"]
 
