@@ -21,13 +21,11 @@ from json_schemas import WORDS, random_schema, random_value, valid
 from token_matcher import Matcher, single_bytes, words
 from tool_lists import random_tools
 from vllm.tool_parsers.utils import coerce_to_schema_type, extract_types_from_schema
-from xgrammar import get_model_structural_tag
 
 from dynamo_structural_tags.families import FAMILIES as KNOWN
 from dynamo_structural_tags.families.vllm_types import read_as, types_read
 from dynamo_structural_tags.grammar import build, build_tag
 from dynamo_structural_tags.schema import Verdict
-from dynamo_structural_tags.stock_tags import read_tag
 
 SAMPLES = int(os.environ.get("FAMILY_SAMPLES", "12"))
 SEED = int(os.environ.get("FAMILY_SEED", "0"))
@@ -256,31 +254,6 @@ def test_the_types_of_vllm_are_those_that_its_parser_considers() -> None:
         assert ours == set(theirs), schema
         for text in texts:
             assert equal_json(read_as(text, ours), coerce_to_schema_type(text, theirs)), (schema, text)
-
-
-@pytest.mark.parametrize(
-    ("model", "family"),
-    [
-        ("kimi", "kimi_k2"),
-        ("deepseek_r1", "deepseek_v3"),
-        ("deepseek_v3_1", "deepseek_v31"),
-        ("deepseek_v3_2", "deepseek_v32"),
-        ("deepseek_v4", "deepseek_v4"),
-        ("qwen_3", "hermes"),
-        ("qwen_3_coder", "qwen3_coder"),
-    ],
-)
-@pytest.mark.parametrize("choice", ["auto", "required", "named"])
-def test_tags_of_xgrammar_that_vllm_uses_tell_family_tools_and_choice(model: str, family: str, choice: str) -> None:
-    wanted: Any = {"type": "function", "function": {"name": "run"}} if choice == "named" else choice
-    tag = get_model_structural_tag(model, tools=[RUN, NOARGS], tool_choice=wanted, reasoning="disabled")
-
-    found = read_tag(tag.model_dump(mode="json"))
-
-    assert found is not None
-    assert (found.family, found.tool_choice, found.reasoning) == (family, wanted, None)
-    assert [one["function"]["name"] for one in found.tools] == (["run"] if choice == "named" else ["run", "noargs"])
-    assert found.tools[0]["function"]["parameters"] == RUN["function"]["parameters"]
 
 
 def test_the_page_lists_each_family() -> None:
