@@ -174,18 +174,25 @@ def _worker(process: Process) -> Iterator[Finding]:
     yield from _reasoning(process)
 
 
+def _enforces(process: Process) -> bool:
+    try:
+        return Settings.read(process.environment).mode is Mode.ENFORCE
+    except ValueError:
+        return False  # told by `_mode`
+
+
 def _reasoning(process: Process) -> Iterator[Finding]:
     dynamo = process.option("--dyn-reasoning-parser", "DYN_REASONING_PARSER")
     if dynamo is None:
         needed = "--dyn-reasoning-parser glm45: without it the reasoning is content"
         yield Finding("reasoning", "warning", f"{process.name}: no --dyn-reasoning-parser", needed, "add it")
-    if process.option("--reasoning-parser") is None:
+    if process.option("--reasoning-parser") is None or _enforces(process):
         yield Finding("reasoning", "ok", f"{process.name}: the tag owns the reasoning, up to </think>")
     elif process.environment.get("DYN_PARSER_VERSION") == "2":
         yield Finding("reasoning", "ok", f"{process.name}: the engine owns the reasoning, and the v2 parser copes")
     else:
         seen = f"{process.name}: the engine owns the reasoning; the v1 parser loses a call before </think>"
-        fix = "set DYN_PARSER_VERSION=2 on frontend and worker, or leave --reasoning-parser out"
+        fix = f"set {PREFIX}=enforce, or DYN_PARSER_VERSION=2 on frontend and worker, or leave --reasoning-parser out"
         yield Finding("reasoning", "warning", seen, "the v2 parser, or the tag as owner", fix)
 
 
@@ -200,8 +207,10 @@ def _serve(process: Process) -> Iterator[Finding]:
     else:
         yield Finding("parser", "warning", f"{process.name}: --tool-call-parser {parser}", "glm47_safe", fix)
     if process.option("--reasoning-parser") is None:
-        seen = f"{process.name}: no --reasoning-parser: the tag would forbid </think>, so auto gets none"
+        seen = f"{process.name}: no --reasoning-parser: the reasoning is content"
         yield Finding("reasoning", "warning", seen, "--reasoning-parser glm45", "add it")
+    elif _enforces(process):
+        yield Finding("reasoning", "ok", f"{process.name}: the tag owns the reasoning, up to </think>")
     else:
         yield Finding("reasoning", "ok", f"{process.name}: the engine owns the reasoning")
     if (

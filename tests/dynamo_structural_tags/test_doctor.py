@@ -49,7 +49,13 @@ def test_a_right_deployment_has_nothing_to_fix(good: list[Process]) -> None:
         ("worker", WORKER.replace("glm47", "hermes"), {}, "parser", "warning"),
         ("worker", "python -m dynamo.vllm --dyn-reasoning-parser glm45", {}, "parser", "warning"),
         ("worker", "python -m dynamo.vllm --dyn-tool-call-parser glm47", {}, "reasoning", "warning"),
-        ("worker", WORKER + " --reasoning-parser glm45", {"DYN_PARSER_VERSION": "1"}, "reasoning", "warning"),
+        (
+            "worker",
+            WORKER + " --reasoning-parser glm45",
+            {"DYN_PARSER_VERSION": "1", "DYNAMO_STRUCTURAL_TAGS": "report"},
+            "reasoning",
+            "warning",
+        ),
         ("worker", WORKER + " --dyn-structural-tag false", {}, "tags-off", "error"),
         ("worker", WORKER, {"DYN_STRUCTURAL_TAG": "false"}, "tags-off", "error"),
         ("worker", WORKER, {"DYN_PARSER_VERSION": ""}, "parser-route", "warning"),
@@ -79,6 +85,23 @@ def test_each_fault_is_found_with_what_is_needed_and_the_fix(
     assert found[code].level == level
     assert found[code].needed
     assert found[code].fix
+
+
+@pytest.mark.parametrize(
+    ("role", "command", "mode", "owner"),
+    [
+        ("worker", WORKER, "off", "tag"),
+        ("worker", WORKER + " --reasoning-parser glm45", "enforce", "tag"),
+        ("worker", WORKER + " --reasoning-parser glm45", "off", "engine"),
+        ("serve", SERVE, "enforce", "tag"),
+        ("serve", SERVE, "report", "engine"),
+    ],
+)
+def test_who_owns_the_reasoning_is_told(role: Role, command: str, mode: str, owner: str) -> None:
+    found = diagnose([_process(role, command, DYNAMO_STRUCTURAL_TAGS=mode)], {})
+
+    (told,) = [finding.seen for finding in found if finding.code == "reasoning"]
+    assert f"the {owner} owns the reasoning" in told
 
 
 def test_two_versions_of_dynamos_parser_on_two_sides_are_an_error() -> None:
