@@ -26,7 +26,11 @@ def _recipe(tmp_path: Path, model: Path, extra: str = "") -> Path:
 
 
 @pytest.mark.parametrize(
-    "command", ["up", "down", "status", "agent-demo", "lint", "render", "model make", "model verify", "plan blhnc"]
+    "command",
+    [
+        *("up", "down", "status", "roll", "agent-demo", "lint", "render", "model make", "model verify", "plan blhnc"),
+        *("models", "chat", "batch", "edge run", "edge drain"),
+    ],
 )
 def test_every_command_has_help(command: str) -> None:
     result = runner.invoke(app, [*command.split(), "--help"])
