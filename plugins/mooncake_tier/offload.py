@@ -15,6 +15,7 @@ from mooncake_tier.vllm_stock import VLLM
 VLLM.require()  # Before the imports below: on a release that moved them, the reader needs to see why.
 
 from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored  # noqa: E402
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector  # noqa: E402
 
@@ -113,10 +114,16 @@ class PrefetchOffloadingConnector(OffloadingConnector):
             self._tier.pool.begin(name, self._requests.names(name), request.session_id)
         else:
             self._unknown[name] = request.session_id
-        if self._settings.prefetch and not request.skip_reading_prefix_cache:
+        if self._settings.prefetch and not request.skip_reading_prefix_cache and not _comes_from_a_peer(request):
             by_priority = self._vllm_config.scheduler_config.policy == "priority"
             self._prefetcher.add(name, (request.priority, request.arrival_time) if by_priority else ())
             self._pump()
+
+    def _max_loadable_tokens(self, request: Any, num_computed_tokens: int) -> int | None:
+        """Nothing for a request whose blocks another connector is about to bring."""
+        if _comes_from_a_peer(request):
+            return 0
+        return super()._max_loadable_tokens(request, num_computed_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
         """The end of a step, and also of one in which running requests used every token."""
@@ -162,6 +169,11 @@ class PrefetchOffloadingConnector(OffloadingConnector):
             self._tier.pool.finish(name, self._requests.names(name), ended)
 
 
+def _comes_from_a_peer(request: Any) -> bool:
+    """Whether a prefill worker has the blocks, and NIXL, which clears the mark, has not yet asked for them."""
+    return bool((request.kv_transfer_params or {}).get("do_remote_prefill"))
+
+
 def _only_tier(manager: Any) -> MooncakeTier:
     """The tier that this connector serves; raises `SettingRefused` if there is none, or another one beside it."""
     tiers = list(getattr(manager, "secondary_tiers", ()))
@@ -174,3 +186,9 @@ def _only_tier(manager: Any) -> MooncakeTier:
         'Set "spec_name": "TieringOffloadingSpec" and "secondary_tiers": [{"type": "MooncakeTier", "module_path": '
         f'"mooncake_tier.tier"}}] beside kv_connector_extra_config.{KEY}',
     )
+
+
+# MultiConnector looks for the class of a child's statistics among the registered connectors, by its name.
+if PrefetchOffloadingConnector.__name__ not in KVConnectorFactory._registry:
+    _name = PrefetchOffloadingConnector.__name__
+    KVConnectorFactory.register_connector(_name, __name__, _name)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import tier_engine as engines
 import tier_parts as parts
+import tier_scenes as scenes
 from tier_engine import CHUNK, Answer, prompt, transfer_config
 from tier_events import Listener
 from tier_memory import Memory
@@ -118,6 +119,11 @@ def test_workers_tell_their_fields_beside_their_jobs(run: Run) -> None:
     assert run(parts.told_by_two) == ({"a": 1}, [2])
 
 
+def test_figures_survive_a_multi_connector(run: Run) -> None:
+    """Stock looks for the class that counted by name, and ends the server if it is not registered."""
+    assert run(parts.shown_beside_others) == {"vllm:mooncake_tier_evicted": 3}
+
+
 def test_blocks_go_where_they_belong_in_their_chunks_and_back(run: Run) -> None:
     assert run(parts.copied, 0) == [(True, True)] * 2
 
@@ -156,11 +162,11 @@ def test_a_router_hears_of_each_block_once_with_its_tokens(second: Run, listener
 
 def test_chunks_are_loaded_while_a_running_request_uses_every_token(second: Run, truth: list[Answer]) -> None:
     """Stock looks for the waiting request's chunks when tokens are left for it, and it begins later by the load."""
-    ours = second(engines.order, prompt(6 * 256, 100), PROMPTS[ORDERED])
+    ours = second(scenes.order, prompt(6 * 256, 100), PROMPTS[ORDERED])
     figures = second(engines.figures)
-    second(engines.set_prefetch, False)
-    stock = second(engines.order, prompt(6 * 256, 101), PROMPTS[UNORDERED])
-    second(engines.set_prefetch, True)
+    second(scenes.set_prefetch, False)
+    stock = second(scenes.order, prompt(6 * 256, 101), PROMPTS[UNORDERED])
+    second(scenes.set_prefetch, True)
 
     assert ours.index("loaded") < len(ours) - ours[::-1].index("full") - 1
     assert ours.index("loaded") < ours.index("begun")
@@ -177,11 +183,11 @@ def test_a_router_hears_when_the_last_copy_is_gone(second: Run, node: Node, list
     hashes = hashes[: WHOLE // 64]
     listener.hear()
     assert set(hashes) <= set(listener.resident())
-    keys = second(engines.names, PROMPTS[HIT])
+    keys = second(scenes.names, PROMPTS[HIT])
     with client_of(node, keys[0].partition("/")[0]) as client:
         assert [client._native.remove(key) for key in keys] == [0] * 5
 
-    second(engines.wait_for_removals)
+    second(scenes.wait_for_removals)
     second(engines.settle)
 
     removed = [block for event in listener.hear() if event[0] == "BlockRemoved" for block in event[1]]
@@ -190,7 +196,7 @@ def test_a_router_hears_when_the_last_copy_is_gone(second: Run, node: Node, list
 
 
 def test_a_chunk_that_does_not_prove_itself_is_computed(second: Run, node: Node, truth: list[Answer]) -> None:
-    keys = second(engines.names, PROMPTS[CORRUPT])
+    keys = second(scenes.names, PROMPTS[CORRUPT])
     second(engines.forget)
     memory = Memory(1 << 20)
     with client_of(node, keys[2].partition("/")[0]) as client:
@@ -209,47 +215,23 @@ def test_a_chunk_that_does_not_prove_itself_is_computed(second: Run, node: Node,
 def test_loads_that_fail_are_not_tried_again_and_the_tokens_are_the_same(second: Run, truth: list[Answer]) -> None:
     """Stock's store connector gets 143,295 times in a minute and does not answer."""
     second(engines.forget)
-    calls = second(break_loads)
+    second(scenes.break_loads)
 
     found = second(engines.answers, [PROMPTS[FAILING]])[0]
 
     assert (found.tokens, found.cached) == (truth[FAILING].tokens, 0)
-    assert 1 <= second(mend_loads, calls) <= 5
-
-
-_broken: list[Any] = []
-
-
-def break_loads() -> int:
-    """In the child: every get fails from now on."""
-    native = engines.pool().client._native
-    _broken.append(native.get)
-    _broken.append(0)
-
-    def get(keys: list[str], addresses: Any, sizes: Any) -> list[int]:
-        _broken[1] += 1
-        return [-800] * len(keys)
-
-    native.get = get
-    return 0
-
-
-def mend_loads(_: int) -> int:
-    """In the child: they work again; returns how many were tried."""
-    engines.pool().client._native.get, calls = _broken
-    engines.pool().client.failed_loads.forget(list(engines.pool().client.failed_loads._until))
-    return int(calls)
+    assert 1 <= second(scenes.mend_loads) <= 5
 
 
 def test_a_reset_after_a_weight_update_finds_nothing_of_before(
     second: Run, truth: list[Answer], listener: Listener
 ) -> None:
-    before = second(engines.names, PROMPTS[HIT])
+    before = second(scenes.names, PROMPTS[HIT])
     listener.hear()
     resident = set(listener.resident())
 
-    assert second(reset)
-    after = second(engines.names, PROMPTS[HIT])
+    assert second(scenes.reset)
+    after = second(scenes.names, PROMPTS[HIT])
     again = second(engines.answers, [PROMPTS[HIT]] * 2)
 
     assert {name.partition("/")[0] for name in before}.isdisjoint(name.partition("/")[0] for name in after)
@@ -260,41 +242,31 @@ def test_a_reset_after_a_weight_update_finds_nothing_of_before(
     assert resident <= removed
 
 
-def reset() -> bool:
-    return bool(engines._engine[0].reset_prefix_cache(reset_connector=True))
+def test_blocks_that_a_peer_brings_are_not_asked_for(second: Run) -> None:
+    """Beside NIXL in a MultiConnector, on a decode worker."""
+    asked = second(scenes.lookups_of, PROMPTS[HIT], {"do_remote_prefill": True})
+    here = second(scenes.lookups_of, PROMPTS[HIT], None)
+
+    assert (asked, here) == ((0, 0), (0, 5))
 
 
 def test_a_request_that_ends_while_it_waits_gives_its_loads_up(second: Run) -> None:
     before = second(engines.figures).get(("mooncake_tier_cancelled_requests", ""), 0)
 
-    left = second(abort_while_waiting, prompt(3 * 256, 102), PROMPTS[HIT])
+    left = second(scenes.abort_while_waiting, prompt(3 * 256, 102), PROMPTS[HIT])
 
     assert left == (0, 0, 0, 0)
     assert second(engines.figures)["mooncake_tier_cancelled_requests", ""] == before + 1
 
 
-def abort_while_waiting(running: list[int], waiting: list[int]) -> tuple[int, ...]:
-    """In the child: jobs, lookups, held keys and waiting requests that are left."""
-    engines.forget()
-    engines.add("running", running, 1)
-    engines.step()
-    engines.add("waiting", waiting, 1)
-    while not any(one.loaded for one in engines.connector()._prefetcher._waiting.values()):
-        engines.step()
-    engines._engine[0].llm_engine.abort_request(["waiting"])
-    engines.settle()
-    one = engines.pool()
-    return len(one.jobs), len(one._lookups), len(one.holds), len(engines.connector()._prefetcher)
-
-
 def test_decoding_goes_on_while_the_master_is_gone(second: Run, node: Node, truth: list[Answer]) -> None:
     second(engines.forget)
     second(engines.add, "decoding", prompt(40, 7), 200)
-    before = second(decoded, 10)
+    before = second(scenes.decoded, 10)
     kill(node, "master")
     second(engines.add, "during", PROMPTS[HIT], 8)
 
-    found = second(decoded_until, "during")
+    found = second(scenes.decoded_until, "during")
 
     assert before < found["decoding"]
     assert found["during"] == truth[HIT].tokens
@@ -306,28 +278,8 @@ def test_decoding_goes_on_while_the_master_is_gone(second: Run, node: Node, trut
     assert again.tokens == truth[HIT].tokens
 
 
-def decoded(tokens: int) -> int:
-    """In the child: step until so many tokens are there."""
-    while True:
-        for out in engines.step():
-            if len(out.outputs[0].token_ids) >= tokens:
-                return len(out.outputs[0].token_ids)
-
-
-def decoded_until(name: str) -> dict[str, Any]:
-    """In the child: the answer of this request, and how many tokens the one beside it had by then."""
-    found: dict[str, Any] = {}
-    while name not in found:
-        for out in engines.step():
-            if out.request_id == name and out.finished:
-                found[name] = list(out.outputs[0].token_ids)
-            elif out.request_id != name:
-                found[out.request_id] = len(out.outputs[0].token_ids)
-    return found
-
-
 def test_an_engine_that_ends_leaves_no_memory_file(run: Run, second: Run) -> None:
-    file = Path(second(engines.memory_file))
+    file = Path(second(scenes.memory_file))
     assert file.exists()
 
     run(engines.stop)

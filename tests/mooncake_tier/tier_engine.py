@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 CHUNK = 128
@@ -199,88 +199,9 @@ def metrics() -> dict[str, float]:
     return found
 
 
-def names(ids: list[int]) -> list[str]:
-    """Keys of a prompt's chunks in the store, found by vLLM's own hashing."""
-    add("named", ids, 1)
-    [request] = [name for name in connector().connector_scheduler._req_status if name.startswith("named")]
-    found = connector()._requests.names(request)
-    _engine[0].llm_engine.abort_request(["named"])
-    settle()
-    return list(found)
-
-
-def memory_file() -> str:
-    """Where the engine's host memory has a name."""
-    return str(connector().connector_scheduler.manager.primary_tier._mmap_region.mmap_path)
-
-
 def forget() -> None:
     """Empty the caches of GPU and host, and leave the store as it is."""
     assert scheduler().reset_prefix_cache()
     manager = connector().connector_scheduler.manager
     manager.reset_cache()
     getattr(manager, "on_reset_flushed", lambda: None)()
-
-
-def wait_for_removals(seconds: float = 60.0) -> None:
-    """Until the tier has found chunks to be gone."""
-    until = time.monotonic() + seconds
-    while not pool().evictions.pending:
-        time.sleep(0.01)
-        assert time.monotonic() < until, "nothing was found to be gone"
-
-
-def set_prefetch(on: bool) -> None:
-    """Turn prefetching on or off for requests that come."""
-    connector()._settings = replace(connector()._settings, prefetch=on)
-
-
-def order(running: list[int], waiting: list[int]) -> list[str]:
-    """What happens while a request uses every token of several steps and another one waits, step by step.
-
-    ``full``: a step in which the first used all tokens. ``load``, ``loaded``: chunks for the second. ``begun``: its
-    first step. Between two steps, loads are waited for, as they would be over on a machine with longer steps.
-    """
-    seen: list[str] = []
-    one = pool()
-    load, settled = one.load, one.settle
-
-    def loading(*args: Any) -> None:
-        seen.append("load")
-        load(*args)
-
-    def settling() -> list[Any]:
-        finished = settled()
-        seen.extend("loaded" for job in finished if job.load)
-        return list(finished)
-
-    one.load, one.settle = loading, settling
-    budget = scheduler().max_num_scheduled_tokens
-    schedule = scheduler().schedule
-
-    def scheduling(*args: Any, **kwargs: Any) -> Any:
-        out = schedule(*args, **kwargs)
-        if any(new.req_id.startswith("waiting") for new in out.scheduled_new_reqs):
-            seen.append("begun")
-        if any(name.startswith("running") and n == budget for name, n in out.num_scheduled_tokens.items()):
-            seen.append("full")
-        return out
-
-    scheduler().schedule = scheduling
-    try:
-        add("running", running, 1)
-        step()
-        add("waiting", waiting, 1)
-        left = {"running", "waiting"}
-        while left:
-            left -= {out.request_id for out in step() if out.finished}
-            until = time.monotonic() + 30
-            while one._lookups.waiting and not all(each.settled for each in one._lookups._under_way):
-                assert time.monotonic() < until
-                time.sleep(0.001)
-            while one.jobs.loading_bytes and time.monotonic() < until:
-                time.sleep(0.001)
-    finally:
-        one.load, one.settle, scheduler().schedule = load, settled, schedule
-    settle()
-    return seen

@@ -66,6 +66,20 @@ def told_by_two() -> tuple[dict[str, Any], list[int]]:
     return agreed(both.told, 2), [both.completed_jobs[5]]
 
 
+def shown_beside_others() -> dict[str, float]:
+    """The tier's figures after a MultiConnector sent them to another process."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+
+    from mooncake_tier.offload import PrefetchOffloadingConnector
+
+    stats = OffloadingConnectorStats()
+    stats.increase_counter("vllm:mooncake_tier_evicted", 3)
+    found: Any = MultiConnector.build_kv_connector_stats({PrefetchOffloadingConnector.__name__: stats.data})
+    [(_, one)] = found.data.items()
+    return dict(one.reduce())
+
+
 def copied(seed: int) -> list[tuple[bool, bool]]:
     """For each of two groups: whether a store put each block where it belongs, and a load brought it back.
 
