@@ -85,7 +85,14 @@ def test_types_that_a_reader_does_not_give_back_are_relaxed(family: str, schema:
 
 @pytest.mark.parametrize(
     ("family", "name"),
-    [("pythonic", "a-b"), ("pythonic", "class"), ("mistral_v11", "a{b"), ("gemma4", "a:b"), ("deepseek_v4", 'a"b')],
+    [
+        ("pythonic", "a-b"),
+        ("pythonic", "a.b"),
+        ("pythonic", "class"),
+        ("mistral_v11", "a{b"),
+        ("gemma4", "a:b"),
+        ("deepseek_v4", 'a"b'),
+    ],
 )
 def test_a_tool_whose_name_the_notation_has_no_place_for_is_left_out(family: str, name: str) -> None:
     assert [made.name for made in build([tool(name, {}), tool("run", {})], family=family).tools] == ["run"]

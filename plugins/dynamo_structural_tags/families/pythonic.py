@@ -29,7 +29,6 @@ __all__ = ["PYTHONIC"]
 
 _FORM = PairFormat(("", "="), ("", ""), (), (), ", ")
 _WORD = re.compile(r"[a-zA-Z][a-zA-Z0-9_]*")
-_NAME = re.compile(rf"{_WORD.pattern}(\.{_WORD.pattern})*")
 _REST = "[a-zA-Z0-9_]"
 #: JSON's escapes that mean the same in Python: no slash, and no halves of pairs.
 _ESCAPE = (
@@ -43,7 +42,7 @@ _WORDS = {True: "True", False: "False", None: "None"}
 @dataclass(frozen=True, slots=True)
 class _Pythonic(Family):
     def speaks(self, name: str) -> bool:
-        return _NAME.fullmatch(name) is not None and not any(map(keyword.iskeyword, name.split(".")))
+        return _WORD.fullmatch(name) is not None and not keyword.iskeyword(name)
 
     def call(self, rules: Rules, call: Call) -> str:
         arguments = _Arguments(rules, _FORM, call.shapes, call.strict, lambda _: frozenset()).write()
