@@ -63,12 +63,18 @@ def running_edge(
     scheme: str = "http",
     verify: bool = True,
     healthy: bool = True,
+    ca: Path | None = None,
     **settings: Any,
 ) -> Iterator[RunningEdge]:
-    """An edge that answers. members: name -> port. healthy: one must be. settings: further keys of the edge file."""
+    """An edge that answers.
+
+    members: name -> port. healthy: one must be. ca: of the members, which then speak TLS. settings: further keys of the
+    edge file.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     ports = dict(zip(("port", "metrics_port", "admin_port"), free_ports(3, "127.0.0.1"), strict=True))
-    listed = [{"name": name, "host": "127.0.0.1", "port": port} for name, port in members.items()]
+    secure = {} if ca is None else {"ca": str(ca)}
+    listed = [{"name": name, "host": "127.0.0.1", "port": port, **secure} for name, port in members.items()]
     file = folder / "edge.yaml"
     file.write_text(yaml.safe_dump({"name": "edge", "model": "tiny", "members": listed, **ports, **settings}))
     log = folder / "edge.log"

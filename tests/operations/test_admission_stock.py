@@ -131,6 +131,8 @@ def test_every_metric_of_the_dashboard_that_is_dynamos_is_shown_by_a_frontend(fu
     assert len(asked) >= 8
     assert asked - families.keys() == set()
     assert {"status", "error_type"} <= families["dynamo_frontend_requests_total"]
+    # What KEDA asks for where capacity is serverless.
+    assert "model" in families["dynamo_frontend_queued_requests"]
 
 
 def _until(condition: Any) -> None:

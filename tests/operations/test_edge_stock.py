@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import datetime
 import json
+import socket
 import subprocess
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +26,7 @@ from glm53.edge.kubernetes import render_kubernetes
 from glm53.edge.model import load_edge
 from glm53.edge.parts import ENVOY
 from glm53.edge.running import envoy_binary
+from glm53.local.processes import free_ports
 
 if TYPE_CHECKING:
     from dynamo_deployment import Deployment
@@ -111,28 +115,9 @@ def test_only_known_keys_enter_and_each_has_its_own_limit(guarded: RunningEdge, 
 
 def test_a_key_is_not_passed_on_and_the_clients_name_cannot_be_forged(guarded: RunningEdge, tmp_path: Path) -> None:
     """A member that only listens shows what reaches a deployment."""
-    import socket
-    import threading
-
     seen = bytearray()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            listed = b'{"data":[{"id":"tiny"}]}'
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with connection:
-                    request = connection.recv(65536)
-                    if b"POST" in request:
-                        seen.extend(request.lower())
-                    head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(listed)
-                    connection.sendall(head + listed)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
+        threading.Thread(target=_list_model, args=(listener, seen), daemon=True).start()
         (tmp_path / "keys.yaml").write_text(_keys(tmp_path))
         with running_edge(tmp_path, {"east": listener.getsockname()[1]}, keys="keys.yaml") as edge:
             _until_served(edge, ANN)
@@ -162,8 +147,6 @@ def test_new_keys_are_taken_without_a_restart(guarded: RunningEdge) -> None:
 
 
 def test_with_no_healthy_member_the_edge_says_so_and_when_to_come_back(tmp_path: Path) -> None:
-    from glm53.local.processes import free_ports
-
     [nobody] = free_ports(1, "127.0.0.1")
     with running_edge(tmp_path, {"east": nobody}, healthy=False) as edge:
         answer = httpx.post(f"{edge.url}/v1/chat/completions", json={}, trust_env=False)
@@ -173,6 +156,52 @@ def test_with_no_healthy_member_the_edge_says_so_and_when_to_come_back(tmp_path:
     assert "no healthy upstream" in answer.json()["error"]["message"]
     assert said.exit_code == 3
     assert "Try again after 2 s" in said.stderr
+
+
+def test_a_prompt_of_megabytes_is_sent_again_as_a_whole(scripted: Deployment, tmp_path: Path) -> None:
+    """One member answers health checks and then is gone, with its sessions still pointing to it."""
+    sent = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "user": "x" * 3_000_000}
+    with ExitStack() as stack:
+        listener = socket.create_server(("127.0.0.1", 0))
+        stack.callback(listener.close)
+        threading.Thread(target=_list_model, args=(listener, bytearray()), daemon=True).start()
+        members = {"gone": listener.getsockname()[1], "east": scripted.port}
+        edge = stack.enter_context(running_edge(tmp_path, members, health={"interval_seconds": 60}))
+        _wait(lambda: edge.count("envoy_cluster_membership_healthy") == 3)  # the admin interface's own is one
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        for session in range(8):
+            headers = {"x-session-id": str(session)}
+            answer = httpx.post(
+                f"{edge.url}/v1/chat/completions", json=sent, headers=headers, trust_env=False, timeout=60
+            )
+            assert answer.status_code == 200, answer.text
+        assert edge.count("envoy_cluster_upstream_rq_retry_success") > 0
+
+
+def test_the_way_to_a_member_is_tls_and_its_certificate_is_checked(scripted: Deployment, tmp_path: Path) -> None:
+    for name in ("right", "other"):
+        (tmp_path / name).mkdir()
+        _certificate(tmp_path / name)
+    [port] = free_ports(1, "127.0.0.1")
+    files = (
+        "--tls-cert-path",
+        str(tmp_path / "right" / "tls.crt"),
+        "--tls-key-path",
+        str(tmp_path / "right" / "tls.key"),
+    )
+    scripted.front(*files, name="secure", port=port)
+    try:
+        with running_edge(tmp_path / "a", {"east": port}, ca=tmp_path / "right" / "tls.crt") as edge:
+            _until_served(edge)
+        with running_edge(tmp_path / "b", {"east": port}, ca=tmp_path / "other" / "tls.crt", healthy=False) as edge:
+            answer = httpx.get(f"{edge.url}/v1/models", trust_env=False)
+            assert answer.status_code == 503
+            assert (
+                edge.count("envoy_cluster_ssl_fail_verify_error") + edge.count("envoy_cluster_ssl_connection_error") > 0
+            )
+    finally:
+        scripted.end(["secure"])
 
 
 def test_more_requests_at_once_than_allowed_get_503(scripted: Deployment, tmp_path: Path) -> None:
@@ -219,6 +248,29 @@ def test_the_access_log_names_client_member_and_tries_and_holds_no_key(guarded: 
     assert entry["member"].startswith("127.0.0.1:")
     assert ANN not in text
     assert BOB not in text
+
+
+def _list_model(listener: socket.socket, seen: bytearray) -> None:
+    """A member that lists the model and nothing more. seen: what was posted to it, in lower case."""
+    listed = b'{"data":[{"id":"tiny"}]}'
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        with connection:
+            request = connection.recv(65536)
+            if b"POST" in request:
+                seen.extend(request.lower())
+            head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(listed)
+            connection.sendall(head + listed)
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def _until_served(edge: RunningEdge, key: str | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 
 from glm53.edge.model import Edge, Member
@@ -70,17 +71,25 @@ def _place(member: Member) -> dict[str, Any]:
 
 
 def _towards(member: Member) -> dict[str, Any]:
-    context = {
-        "sni": member.host,
-        "common_tls_context": {
-            "validation_context": {
-                "trusted_ca": {"filename": str(member.ca)},
-                "match_typed_subject_alt_names": [{"san_type": "DNS", "matcher": {"exact": member.host}}],
-            }
-        },
+    # The certificate must be of the member's own host; only names are asked for by name.
+    kind = "IP_ADDRESS" if _is_address(member.host) else "DNS"
+    validation = {
+        "trusted_ca": {"filename": str(member.ca)},
+        "match_typed_subject_alt_names": [{"san_type": kind, "matcher": {"exact": member.host}}],
     }
+    context: dict[str, Any] = {"common_tls_context": {"validation_context": validation}}
+    if kind == "DNS":
+        context["sni"] = member.host
     return {
         "name": member.name,
         "match": {"member": member.name},
         "transport_socket": tls_socket("UpstreamTlsContext", context),
     }
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
