@@ -113,7 +113,7 @@ def test_workers_that_share_a_layers_heads_fold_it_by_the_least_of_their_exponen
 def _rank(rank: int, store: str, answers: Any) -> None:
     """One of two workers. Fake: vLLM's tensor-parallel group, around torch's real one."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    state = importlib.import_module("vllm.distributed.parallel_state")
+    state: Any = importlib.import_module("vllm.distributed.parallel_state")
     state.model_parallel_is_initialized = lambda: True
     state.get_tp_group = lambda: SimpleNamespace(world_size=2, cpu_group=torch.distributed.group.WORLD)
     answers.put(least_of_ranks([[3, 0, 7], [2, 5, 7]][rank]))
