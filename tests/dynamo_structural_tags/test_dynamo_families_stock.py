@@ -36,7 +36,7 @@ from dynamo_structural_tags.tags import Maker
 from dynamo_structural_tags.worker import TagHook
 from glm53.model import make
 
-SAMPLES = int(os.environ.get("FAMILY_SAMPLES", "6"))
+SAMPLES = int(os.environ.get("FAMILY_SAMPLES", "8"))
 SEED = int(os.environ.get("FAMILY_SEED", "0"))
 RECORD = Path(__file__).parent / "stock_tags_families.json"
 RECORDED = json.loads(RECORD.read_text("utf-8"))
