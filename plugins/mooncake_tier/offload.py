@@ -131,6 +131,8 @@ class PrefetchOffloadingConnector(OffloadingConnector):
         pool = self._tier.pool
         if len(self._prefetcher) and (pool.heard != self._heard or time.monotonic() >= self._look_at):
             self._pump()
+        failed, self._tier.not_loaded = self._tier.not_loaded, []
+        self._requests.not_loaded(failed)
         return super().build_connector_meta(scheduler_output)
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:

@@ -41,7 +41,7 @@ class OffloadSettings:
     medium: str = "CPU"
     prefetch: bool = True
     prefetch_bytes: int = 0
-    loading_bytes: int = 256 << 20
+    loading_bytes: int = 2 << 30
     least_rate: int = 200 << 20
     opening_s: float = 10.0
     write: str = "all"

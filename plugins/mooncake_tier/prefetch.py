@@ -104,7 +104,7 @@ class Prefetcher:
                 if state is State.ABSENT:
                     break
                 filled += 1
-                loading += state in (State.ASKED, State.LOADING)
+                loading += state is State.LOADING
             if filled >= self._most:
                 return
 

@@ -84,6 +84,8 @@ class MooncakeTier(SecondaryTierManager):
         self._events: list[stock.OffloadingEvent] = []
         self._jobs: dict[int, dict[str, stock.OffloadKey]] = {}
         self._changes = Changes()
+        self.not_loaded: list[stock.OffloadKey] = []
+        """Keys whose load failed, for whoever takes them out."""
 
     def name(self, key: stock.OffloadKey) -> str:
         """The chunk's key in the store; the namespace must be known."""
@@ -113,6 +115,7 @@ class MooncakeTier(SecondaryTierManager):
         for one in self.pool.settle():
             named = self._jobs.pop(one.job)
             self._announce(named[name] for name in one.ok)
+            self.not_loaded += [named[name] for name in (*one.failed, *one.given_up) if one.load]
             results.append(
                 JobResult(
                     one.job,

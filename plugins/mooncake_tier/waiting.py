@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from vllm.v1.kv_offload.base import LookupResult
+from vllm.v1.kv_offload.base import LookupResult, Medium, OffloadKey
 
 from mooncake_tier.prefetch import Chunk, State
 from mooncake_tier.tier import MooncakeTier
-from mooncake_tier.vllm_stock import manager_lock
+from mooncake_tier.vllm_stock import manager_lock, series
 
 __all__ = ["WaitingRequests"]
 
@@ -62,6 +62,15 @@ class WaitingRequests:
             # Stock describes a block to the router when the request's turn has come, which is too late by then.
             self._scheduler._events_tracker.record_lookup(status.req, group[1], chunk.index, chunk.key)
         return state
+
+    def not_loaded(self, keys: Iterable[OffloadKey]) -> None:
+        """What was described to the router for these, which did not come, is forgotten; 0.33 does so by itself."""
+        described = self._scheduler._events_tracker._pending_event_metadata
+        for key in keys if series() < "0.33" else ():
+            if key in described and self._scheduler.manager.primary_tier.lookup(key, None) is LookupResult.MISS:
+                described[key].active_residencies.discard((Medium.CPU, None))
+                if not described[key].active_residencies:
+                    del described[key]
 
     def names(self, request: str) -> list[str]:
         """Keys in the store of all chunks that a request has by now."""

@@ -124,6 +124,11 @@ def test_figures_survive_a_multi_connector(run: Run) -> None:
     assert run(parts.shown_beside_others) == {"vllm:mooncake_tier_evicted": 3}
 
 
+def test_what_was_described_to_the_router_and_did_not_come_is_forgotten(run: Run) -> None:
+    """0.33 forgets it by itself; before, it would stay for ever."""
+    assert run(parts.described_after_failures) == ["came", "in the store"]
+
+
 def test_blocks_go_where_they_belong_in_their_chunks_and_back(run: Run) -> None:
     assert run(parts.copied, 0) == [(True, True)] * 2
 

@@ -14,6 +14,7 @@ class FakeHost:
         self.requests = requests
         self.host: dict[str, State] = {}
         self.store = set("".join(requests.values()))
+        self.unknown: set[str] = set()
         self.loads: list[str] = []
 
     def chunks(self, request: str) -> Iterator[Chunk]:
@@ -25,6 +26,8 @@ class FakeHost:
     def want(self, request: str, chunk: Chunk) -> State:
         if chunk.key not in self.store:
             return State.ABSENT
+        if chunk.key in self.unknown:
+            return State.ASKED
         self.host[chunk.key] = State.LOADING
         self.loads.append(chunk.key)
         return State.LOADING
@@ -76,6 +79,20 @@ def test_the_head_of_the_queue_is_not_behind_more_than_may_be_under_way() -> Non
         prefetcher.pump()
         assert "".join(host.loads) == expected
         host.arrive()
+
+
+def test_the_store_is_asked_for_more_than_may_be_under_way() -> None:
+    host = FakeHost(first="abcd")
+    host.unknown = set("abcd")
+    prefetcher, _ = _prefetcher(host, at_a_time=2)
+    prefetcher.add("first")
+    asked: list[str] = []
+    want = host.want
+    host.want = lambda request, chunk: asked.append(chunk.key) or want(request, chunk)  # type: ignore[method-assign,func-returns-value]
+
+    prefetcher.pump()
+
+    assert asked == list("abcd")
 
 
 def test_no_more_host_memory_is_filled_than_allowed() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 
 def refusal(case: str) -> str:
@@ -78,6 +79,31 @@ def shown_beside_others() -> dict[str, float]:
     found: Any = MultiConnector.build_kv_connector_stats({PrefetchOffloadingConnector.__name__: stats.data})
     [(_, one)] = found.data.items()
     return dict(one.reduce())
+
+
+def described_after_failures() -> list[str]:
+    """Of three chunks described to the router, one came, one did not, and one lies in the store as well."""
+    from vllm.v1.kv_offload.base import LookupResult, Medium
+
+    from mooncake_tier import waiting
+
+    host = (Medium.CPU, None)
+    described: dict[str, Any] = {
+        "came": SimpleNamespace(active_residencies={host}),
+        "did not": SimpleNamespace(active_residencies={host}),
+        "in the store": SimpleNamespace(active_residencies={host, (Medium.CPU, "MooncakeTier")}),
+    }
+    results = {"came": LookupResult.HIT}
+    scheduler = SimpleNamespace(
+        _events_tracker=SimpleNamespace(_pending_event_metadata=described),
+        manager=SimpleNamespace(
+            primary_tier=SimpleNamespace(lookup=lambda key, _: results.get(key, LookupResult.MISS))
+        ),
+    )
+    keys: Any = [*described, "never described"]
+    with mock.patch.object(waiting, "series", return_value="0.32"):
+        waiting.WaitingRequests(scheduler, None).not_loaded(keys)  # type: ignore[arg-type]
+    return list(described)
 
 
 def copied(seed: int) -> list[tuple[bool, bool]]:

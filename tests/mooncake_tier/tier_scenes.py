@@ -15,6 +15,7 @@ def lookups_of(ids: list[int], peer: dict[str, Any] | None) -> tuple[int, int]:
     engines.add("asking", ids, 1, extra_args={"kv_transfer_params": peer} if peer else None)
     [request] = [one for one in engines.scheduler().waiting if one.request_id.startswith("asking")]
     offered, _ = engines.connector().get_num_new_matched_tokens(request, 0)
+    getattr(engines.connector().connector_scheduler, "_release_step", lambda: None)()
     asked = len(engines.pool()._lookups)
     if request.kv_transfer_params:
         request.kv_transfer_params["do_remote_prefill"] = False
