@@ -9,9 +9,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-__all__ = ["VARIABLE", "build", "environment"]
+__all__ = ["LIBRARY", "VARIABLE", "build", "environment"]
 
 VARIABLE = "MOONCAKE_TIER_BIND"
+LIBRARY = "bind_here.so"
+"""Name under which a node's folder always has the library, for those who write commands before it is made."""
 _SOURCE = Path(__file__).with_name("csrc") / "bind_here.c"
 
 

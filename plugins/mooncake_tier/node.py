@@ -34,6 +34,14 @@ def mooncake_folder() -> Path:
     raise TierUnavailable("Mooncake's wheel is installed without its programs. Install it again: pip install --force.")
 
 
+def _point(link: Path, target: Path) -> None:
+    """Let a link name a file in its own folder, whatever it named before."""
+    part = link.with_name(f"{link.name}.{os.getpid()}")
+    part.unlink(missing_ok=True)
+    part.symlink_to(target.name)
+    part.replace(link)
+
+
 class Node:
     """The processes of `NodeSettings`.
 
@@ -58,6 +66,8 @@ class Node:
         mooncake_folder()
         self.logs.mkdir(parents=True, exist_ok=True)
         self.preload = binding.build(self.logs)
+        if self.preload is not None:
+            _point(self.logs / binding.LIBRARY, self.preload)
         until = time.monotonic() + within_s
         try:
             for name, wanted in (("master", not self.settings.master), ("pool", self.settings.pool_bytes)):

@@ -28,6 +28,8 @@ from glm53.model import ModelError, make
 from glm53.model.cli import app as model_app
 from glm53.plan.cli import app as plan_app
 from glm53.recipe import lint, render
+from glm53.simulate.command import simulate
+from glm53.stage.command import stage
 
 __all__ = ["app"]
 
@@ -44,6 +46,8 @@ app.add_typer(edge_app, name="edge")
 app.command()(lint)
 app.command()(render)
 app.command()(doctor)
+app.command()(simulate)
+app.command()(stage)
 app.command()(models)
 app.command()(chat)
 app.command()(batch)
@@ -62,6 +66,9 @@ RunDir = Annotated[Path, typer.Option(help="Folder for logs, sockets and state o
 CacheDtype = Annotated[
     str | None,
     typer.Option(help=f"Dtype of the KV cache, instead of the file's: {', '.join(CPU_CACHE_DTYPES)}.", metavar="DTYPE"),
+]
+TierName = Annotated[
+    str | None, typer.Option("--tier", help="DRAM tier behind prefill's cache: mooncake.", metavar="NAME")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON on standard output.")]
 
@@ -89,6 +96,7 @@ def up(
         str | None,
         typer.Option(help="Frontend, instead of the file's: stock, or structural_tags.", metavar="NAME"),
     ] = None,
+    tier: TierName = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait until everything serves.")] = 600,
     as_json: AsJson = False,
 ) -> None:
@@ -100,6 +108,7 @@ def up(
     with _errors():
         workers, engine = {"prefill": prefill, "decode": decode}, {"kv_cache_dtype": kv_cache_dtype}
         options: dict[str, dict[str, Any]] = {"workers": workers, "engine": engine, "tools": {"frontend": frontend}}
+        options["tier"] = _tier(tier)
         chosen = _with_model(_read(deployment, options))
         stack = Stack(chosen, run_dir, http_port=port)
         stack.up(say, timeout)
@@ -185,19 +194,21 @@ def agent_demo(
     ] = 3500,
     append: Annotated[int, typer.Option(min=16, help="Tokens of the tool result that each turn appends.")] = 150,
     kv_cache_dtype: CacheDtype = None,
+    tier: TierName = None,
 ) -> None:
     """Drive the deployment with agents that use tools, and prove what it did.
 
     Runs the same conversations three times: with block rows (BLHNC), with vLLM's default layout, and on one
     aggregated worker whose outputs the others must equal. A negative control gives the decode worker another
-    context than the prefill worker. Exit code 0 only if all outputs are equal and the controls hold.
+    context than the prefill worker. With --tier a prompt is also computed, found in the GPU's cache, and found in the
+    DRAM tier after its eviction. Exit code 0 only if all outputs are equal and the controls hold.
     """
     from glm53.demo.run import Plan, run_demo
     from glm53.demo.show import show
 
     plan = Plan(sessions=sessions, turns=turns, prompt_tokens=prompt, append_tokens=append)
     with _errors():
-        chosen = _read(deployment, {"engine": {"kv_cache_dtype": kv_cache_dtype}})
+        chosen = _read(deployment, {"engine": {"kv_cache_dtype": kv_cache_dtype}, "tier": _tier(tier)})
         if plan.longest() > chosen.engine.max_model_len:
             raise typer.BadParameter(
                 f"the last turn would reach {plan.longest()} tokens, more than engine.max_model_len="
@@ -209,6 +220,8 @@ def agent_demo(
         json_file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     show(result, _out)
     proven = all(run[key] for run in (result, result["baseline"]) for key in ("outputs_equal", "negative_control"))
+    if result["tier"]:
+        proven = proven and result["tier"]["outputs_equal"] and result["tier"]["from_the_tier"]
     raise typer.Exit(0 if proven else 1)
 
 
@@ -231,8 +244,17 @@ def _read(path: Path, options: dict[str, dict[str, Any]]) -> Deployment:
     raw = chosen.model_dump(mode="json")
     for name, value in given.items():
         section, _, key = name.partition(".")
-        raw[section][key] = value
+        raw[section] = (raw[section] or {}) | {key: value}
     return parse(raw, f"{path} with {', '.join(f'{name}={value}' for name, value in given.items())}")
+
+
+def _tier(name: str | None) -> dict[str, Any]:
+    """Settings of the named DRAM tier on one machine."""
+    if name is None:
+        return {}
+    if name != "mooncake":
+        raise typer.BadParameter(f"{name}: the tier is mooncake.", param_hint="--tier")
+    return {"memory": "1GiB", "buffer": "64MiB", "protocol": "tcp", "chunk_tokens": 256}
 
 
 def _with_model(deployment: Deployment) -> Deployment:

@@ -26,19 +26,22 @@ def _same(mine: Window, theirs: Window) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("name", "attributes"),
+    ("name", "windows"),
     [
-        ("vllm_blhnc.stock", ("VLLM", "NIXL")),
-        ("flashinfer_nvfp4.stock", ("VLLM",)),
-        ("dynamo_structural_tags.stock", ("VLLM", "DYNAMO")),
-        ("mooncake_tier.stock", ("MOONCAKE",)),
-        ("vllm_cpu_dsa.patches", ("VLLM",)),
+        ("vllm_blhnc", ("stock:VLLM", "stock:NIXL")),
+        ("flashinfer_nvfp4", ("stock:VLLM",)),
+        ("dynamo_structural_tags", ("stock:VLLM", "stock:DYNAMO")),
+        ("mooncake_tier", ("stock:MOONCAKE", "vllm_stock:VLLM")),
+        ("vllm_cpu_dsa", ("patches:VLLM",)),
     ],
 )
-def test_windows_are_the_plugins_own(name: str, attributes: tuple[str, ...]) -> None:
-    plugin = PLUGIN[name.partition(".")[0]]
+def test_windows_are_the_plugins_own(name: str, windows: tuple[str, ...]) -> None:
+    plugin = PLUGIN[name]
     mine = [*plugin.windows, *plugin.optional]
-    theirs = [getattr(importlib.import_module(name), attribute) for attribute in attributes]
+    theirs = []
+    for window in windows:
+        module, _, attribute = window.partition(":")
+        theirs.append(getattr(importlib.import_module(f"{name}.{module}"), attribute))
 
     assert len(mine) == len(theirs)
     assert all(_same(*pair) for pair in zip(mine, theirs, strict=True))

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from glm53.deployment import Deployment, RoleName
 
-__all__ = ["as_json", "kv_transfer", "load_failure_policy"]
+__all__ = ["Master", "as_json", "kv_transfer", "load_failure_policy"]
 
 
-def kv_transfer(deployment: Deployment, role: RoleName, transfer_log: str | None = None) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class Master:
+    """Where the tier's master is: ``host:port`` of its calls and of its metrics."""
+
+    calls: str
+    metrics: str
+
+
+def kv_transfer(
+    deployment: Deployment, role: RoleName, transfer_log: str | None = None, master: Master | None = None
+) -> dict[str, Any] | None:
     """vLLM's ``--kv-transfer-config`` of a role; None for a role that moves no KV.
 
-    transfer_log: file for one line per transfer.
+    transfer_log: file for one line per transfer. master: the tier's, where the target knows it; elsewhere engines read
+    MOONCAKE_CONFIG_PATH.
     """
     tiered = deployment.tier is not None and role != "decode"
     moving = [] if role == "aggregated" else [_nixl(deployment, role, transfer_log)]
-    stored = [_store(deployment)] if tiered else []
+    stored = [_offload(deployment, master) if master else _store(deployment)] if tiered else []
     policy = {"kv_load_failure_policy": load_failure_policy(deployment, role)}
     if not moving and not stored:
         return None
@@ -71,6 +83,29 @@ def _store(deployment: Deployment) -> dict[str, Any]:
             "load_async": True,
             # Otherwise the engine stands still while the master is away.
             "lookup_async": True,
+        },
+    }
+
+
+def _offload(deployment: Deployment, master: Master) -> dict[str, Any]:
+    """vLLM's offload to host memory, with the plugin's tier behind it: the way that works without a GPU."""
+    assert deployment.tier is not None
+    return {
+        "kv_connector": "PrefetchOffloadingConnector",
+        "kv_connector_module_path": "mooncake_tier.offload",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {
+            "spec_name": "CpuTieringSpec",
+            "spec_module_path": "mooncake_tier.cpu_platform",
+            "cpu_bytes_to_use": int(deployment.tier.buffer),
+            "block_size": deployment.tier.chunk_tokens,
+            "self_describing_kv_events": True,
+            "secondary_tiers": [{"type": "MooncakeTier", "module_path": "mooncake_tier.tier"}],
+            "mooncake_tier": {
+                "master": master.calls,
+                "metrics": master.metrics,
+                "model": deployment.model.served_name,
+            },
         },
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glm53.commands.connectors import as_json, kv_transfer
+from glm53.commands.connectors import Master, as_json, kv_transfer
 from glm53.deployment import Deployment, RoleName
 
 __all__ = ["Place", "engine_arguments", "engine_environment", "serving_environment"]
@@ -18,13 +18,15 @@ class Place:
     """What the target decides about a worker, and the deployment does not.
 
     model: path of the checkpoint there. events: endpoint of KV events; vLLM binds ipc and wildcard addresses only.
-    transfer_log: file for KV transfers; None writes none. placement: arguments on ranks and addresses.
+    transfer_log: file for KV transfers; None writes none. placement: arguments on ranks and addresses. master: the DRAM
+    tier's, where engines are told by arguments.
     """
 
     model: str
     events: str
     transfer_log: str | None = None
     placement: tuple[str, ...] = ()
+    master: Master | None = None
 
 
 def engine_arguments(deployment: Deployment, role: RoleName, place: Place) -> list[str]:
@@ -45,7 +47,7 @@ def engine_arguments(deployment: Deployment, role: RoleName, place: Place) -> li
     ]
     if role != "aggregated":
         arguments += ["--disaggregation-mode", role]
-    if (transfer := kv_transfer(deployment, role, place.transfer_log)) is not None:
+    if (transfer := kv_transfer(deployment, role, place.transfer_log, place.master)) is not None:
         arguments += ["--kv-transfer-config", as_json(transfer)]
     if role != "decode" and deployment.router == "kv":
         events = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": place.events}

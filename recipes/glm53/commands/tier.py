@@ -6,7 +6,7 @@ from glm53.commands.connectors import as_json
 from glm53.deployment import Deployment
 from glm53.deployment.parts import Tier
 
-__all__ = ["client_config", "master_arguments", "store_arguments"]
+__all__ = ["client_config", "master_arguments", "node_arguments", "store_arguments"]
 
 
 def master_arguments(deployment: Deployment) -> list[str]:
@@ -47,6 +47,18 @@ def client_config(deployment: Deployment, master: str) -> str:
             "local_buffer_size": int(tier.buffer),
         }
     )
+
+
+def node_arguments(deployment: Deployment, host: str, ports: tuple[int, int, int], folder: str) -> list[str]:
+    """Arguments of ``mooncake-tier``, which runs master and store of one machine. ports: calls, metrics, store."""
+    tier, (calls, metrics, store) = _tier(deployment), ports
+    return [
+        "serve",
+        *("--host", host, "--run-dir", folder),
+        *("--rpc-port", str(calls), "--metrics-port", str(metrics), "--pool-port", str(store)),
+        *("--pool", f"{int(tier.memory) >> 20}MiB", "--lease", str(tier.lease_seconds)),
+        *("--protocol", tier.protocol, "--threads", "2"),
+    ]
 
 
 def _tier(deployment: Deployment) -> Tier:

@@ -17,6 +17,7 @@ from openai import OpenAI, OpenAIError
 
 from glm53.demo.cache import cache_figures
 from glm53.demo.client import LONGEST_ANSWER, Turn, calls_as_data, run_session
+from glm53.demo.tier import drive
 from glm53.deployment import Deployment
 from glm53.local.stack import Progress, Stack, StackError, running_stack
 
@@ -48,11 +49,16 @@ class Run:
 
 
 def run_demo(deployment: Deployment, run_dir: Path, plan: Plan, progress: Progress) -> dict[str, Any]:
-    """Run all three and return the report (the JSON of ``glm53 agent-demo --json``). Raises StackError."""
+    """Run all three, and the DRAM tier by itself if there is one, and return the report. Raises StackError.
+
+    The report is the JSON of ``glm53 agent-demo --json``.
+    """
     began = time.monotonic()
-    rows, control = _drive(deployment.with_layout("BLHNC"), run_dir, plan, progress, control=True)
-    default, default_control = _drive(deployment.with_layout("stock"), run_dir, plan, progress, control=True)
-    aggregated, _ = _drive(deployment.aggregate(), run_dir, plan, progress)
+    untiered = deployment.model_copy(update={"tier": None})
+    rows, control = _drive(untiered.with_layout("BLHNC"), run_dir, plan, progress, control=True)
+    default, default_control = _drive(untiered.with_layout("stock"), run_dir, plan, progress, control=True)
+    aggregated, _ = _drive(untiered.aggregate(), run_dir, plan, progress)
+    tier = drive(deployment, run_dir, progress) if deployment.tier else None
     difference = first_difference(aggregated.turns, rows.turns)
     report = {
         "outputs_equal": difference is None,
@@ -66,6 +72,7 @@ def run_demo(deployment: Deployment, run_dir: Path, plan: Plan, progress: Progre
         },
         "aggregated": _as_data(aggregated),
         "kv_cache": cache_figures(deployment, rows.transfers),
+        "tier": tier,
         "deployment": deployment.model_dump(mode="json"),
         "plan": vars(plan),
         "wall_s": round(time.monotonic() - began, 1),

@@ -42,6 +42,8 @@ def show(report: dict[str, Any], console: Console) -> None:
         )
     console.print(moved)
     console.print(_cache(report["kv_cache"]))
+    if report["tier"]:
+        console.print(_tier(report["tier"]))
     for line in report["summary"]:
         console.print(line, highlight=False)
     _verdict(console, "outputs equal one aggregated worker's", report["outputs_equal"])
@@ -50,6 +52,9 @@ def show(report: dict[str, Any], console: Console) -> None:
         console, "negative control: decode continued the context that prefill was given", report["negative_control"]
     )
     _verdict(console, "the same control with the default layout", report["baseline"]["negative_control"])
+    if report["tier"]:
+        _verdict(console, "the DRAM tier gave blocks back after they were evicted", report["tier"]["from_the_tier"])
+        _verdict(console, "outputs with them equal those that were computed", report["tier"]["outputs_equal"])
     if report["first_difference"]:
         console.print(f"first difference: {report['first_difference']}", highlight=False, markup=False)
 
@@ -61,6 +66,14 @@ def _cache(cache: dict[str, Any]) -> Table:
         ours = dtype == cache["dtype"] and cache["bytes_per_token"] is not None
         moved = f"{cache['bytes_per_token']:,.0f} by this run" if ours else ""
         table.add_row(dtype, f"{nbytes:,.0f}", f"{nbytes / base:.2f}", moved)
+    return table
+
+
+def _tier(tier: dict[str, Any]) -> Table:
+    table = Table("asked", "computed", "GPU cache", "DRAM tier", "TTFT s", title="Prompt tokens by where they were")
+    for one in tier["asked"]:
+        figures = [f"{one[source]:,}" for source in ("computed", "gpu", "tier")]
+        table.add_row(one["what"], *figures, f"{one['ttft_s']:.2f}")
     return table
 
 

@@ -130,12 +130,14 @@ class Tier(Strict):
 
     memory: DRAM that each prefill node gives. buffer: staging memory of each engine.
     lease_seconds: how long a block that was found is kept for the one who found it.
+    chunk_tokens: tokens of one object, on the CPU; GPUs store block by block.
     """
 
     memory: ByteSize
     buffer: ByteSize = ByteSize(4 << 30)
     protocol: Literal["rdma", "tcp"] = "rdma"
     lease_seconds: Annotated[int, Field(ge=1)] = 3600
+    chunk_tokens: Annotated[int, Field(ge=64)] = 1024
 
 
 class Tools(Strict):

@@ -75,9 +75,11 @@ PLUGINS = (
     ),
     Plugin(
         "mooncake_tier",
-        "runs and checks the DRAM tier of a node",
-        "mooncake-tier serve",
+        "keeps KV blocks in DRAM, and runs the tier of a node",
+        "mooncake-tier serve, and a connector of mooncake_tier in --kv-transfer-config",
         (Window(MOONCAKE, ">=0.3.13,<0.3.14"),),
+        optional=(_VLLM,),
+        entries=((_GENERAL, "mooncake_tier"),),
         patched=False,
     ),
     Plugin(

@@ -79,7 +79,9 @@ def _start(
     """A new worker that is ready; one that does not get ready is ended."""
     status, handshake = free_ports(2, LOOPBACK)
     http = int(state.url.rpartition(":")[2])
-    process = worker(deployment, role, number, Ports(http, (*state.broker, status, handshake)), run_dir, python)
+    process = worker(
+        deployment, role, number, Ports(http, (*state.broker, status, handshake, *state.tier)), run_dir, python
+    )
     log = run_dir / f"{process.name}.log"
     started = start(process.name, process.argv, process.env, log)
     began, ready = time.monotonic(), False

@@ -53,7 +53,14 @@ class State:
         try:
             raw = json.loads((run_dir / _STATE).read_text(encoding="utf-8"))
             processes = tuple(Started(**item) for item in raw["processes"])
-            return cls(**{**raw, "processes": processes, "broker": tuple(raw.get("broker", ())), "tier": tuple(raw.get("tier", ()))})
+            return cls(
+                **{
+                    **raw,
+                    "processes": processes,
+                    "broker": tuple(raw.get("broker", ())),
+                    "tier": tuple(raw.get("tier", ())),
+                }
+            )
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, TypeError, KeyError) as error:
@@ -150,6 +157,12 @@ class Stack:
             if process.transfer_log and process.transfer_log.exists():
                 found += [json.loads(line) for line in process.transfer_log.read_text().splitlines()]
         return found
+
+    def status_url(self, name: str) -> str:
+        """Where a worker tells its health and metrics."""
+        url = next(process.ready_url for process in self._processes if process.name == name)
+        assert url is not None
+        return url.removesuffix("/health")
 
     @property
     def environment(self) -> dict[str, str]:

@@ -113,10 +113,13 @@ def render(deployment: Deployment, ports: Ports, run_dir: Path, python: str) -> 
 def worker(
     deployment: Deployment, role: RoleName, index: int, ports: Ports, run_dir: Path, python: str = "python3"
 ) -> Process:
-    """One more worker of a running deployment. index: its number in the role. ports: the broker's two, and two free."""
-    publish, subscribe, status, handshake = ports.internal
+    """One more worker of a deployment that runs. index: its number in the role.
+
+    ports: the broker's two, two free ones, and those of the DRAM tier if there is one.
+    """
+    publish, subscribe, status, handshake, *tier = ports.internal
     common = _environment(deployment, run_dir, publish, subscribe)
-    return _worker(deployment, role, index, status, handshake, run_dir, python, common)
+    return _worker(deployment, role, index, (status, handshake), tuple(tier), run_dir, python, common)
 
 
 _PLANES = ("--discovery-backend", "file", "--request-plane", "tcp")

@@ -45,9 +45,19 @@ def _tier(deployment: Deployment) -> Iterator[Finding]:
     tier = deployment.tier
     if tier is None:
         return
-    if "local" in deployment.targets:
+    if deployment.hardware == "cpu" and tier.protocol != "tcp":
         yield Finding(
-            "tier-on-local", "tier", "the local stack has no DRAM tier.", "Leave tier out, or target a cluster."
+            "tier-protocol",
+            "tier.protocol",
+            f"{tier.protocol} needs an RDMA device, and hardware: cpu is served over loopback.",
+            "Set tcp.",
+        )
+    if tier.chunk_tokens % deployment.engine.block_size:
+        yield Finding(
+            "tier-chunk",
+            "tier.chunk_tokens",
+            f"{tier.chunk_tokens} tokens are no whole number of blocks of {deployment.engine.block_size}.",
+            "Use a multiple of engine.block_size.",
         )
     if tier.lease_seconds < deployment.kv_transfer.lease_seconds:
         yield Finding(
