@@ -17,7 +17,9 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from glm53.cli import app
 from glm53.edge.running import envoy_binary
 from glm53.local.processes import free_ports
 
@@ -39,12 +41,11 @@ class RunningEdge:
     folder: Path
     log: Path
 
-    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """`glm53 edge drain` and the like on this edge."""
-        words = [sys.executable, "-m", "glm53", "edge", arguments[0], str(self.file), *arguments[1:]]
-        return subprocess.run(
-            [*words, "--run-dir", str(self.folder)], capture_output=True, text=True, check=False, cwd=self.file.parent
-        )
+    def command(self, *arguments: str) -> tuple[int, str]:
+        """`glm53 edge drain` and the like on this edge: exit code and what it says."""
+        words = ["edge", arguments[0], str(self.file), *arguments[1:], "--run-dir", str(self.folder)]
+        result = CliRunner().invoke(app, words)
+        return result.exit_code, result.stderr
 
     def count(self, name: str) -> int:
         """A counter of Envoy's, summed over its labels."""

@@ -59,7 +59,7 @@ def test_a_role_is_replaced_under_load_and_no_request_fails(stack: Stack, operat
     stop = threading.Event()
 
     def agent(which: int) -> list[str]:
-        outcomes = []
+        outcomes: list[str] = []
         with httpx.Client(timeout=60, trust_env=False) as client:
             while not stop.is_set():
                 message = {"role": "user", "content": f"agent {which}, request {len(outcomes)}"}
