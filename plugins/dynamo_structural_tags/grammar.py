@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -120,8 +122,12 @@ def build(
     reasoning: str = "engine",
     response_format: Any = None,
     check: Check | None = None,
+    until: float | None = None,
 ) -> Built:
-    """`build_tag` with what is enforced of each tool. A kept result is shared: do not change it."""
+    """`build_tag` with what is enforced of each tool. A kept result is shared: do not change it.
+
+    until: tools that are not written by then, in seconds of `time.monotonic`, fall to their names.
+    """
     if reasoning not in REASONING:
         raise ValueError(
             f"reasoning={reasoning!r}: nobody else can own the reasoning; allowed are {', '.join(REASONING)}: "
@@ -131,9 +137,9 @@ def build(
     wish = list(tools) if isinstance(tools, Iterable) and not isinstance(tools, str | bytes | dict) else []
 
     def fresh() -> Built:
-        return _Builder(form, parallel, reasoning, response_format, check).build(Offer(wish, tool_choice))
+        return _Builder(form, parallel, reasoning, response_format, check, until).build(Offer(wish, tool_choice))
 
-    if check is not None:
+    if check is not None or until is not None:
         return fresh()
     try:
         content = json.dumps([wish, family, tool_choice, parallel, reasoning, response_format])
@@ -154,9 +160,16 @@ def build(
 
 class _Builder:
     def __init__(
-        self, family: Family, parallel: bool, reasoning: str, response_format: Any, check: Check | None
+        self,
+        family: Family,
+        parallel: bool,
+        reasoning: str,
+        response_format: Any,
+        check: Check | None,
+        until: float | None,
     ) -> None:
         self.family, self.parallel, self.reasoning, self.check = family, parallel, reasoning, check
+        self.until = math.inf if until is None else until
         self.answer, self.answer_strict = _answer_schema(response_format)
 
     def build(self, offer: Offer) -> Built:
@@ -205,15 +218,21 @@ class _Builder:
         for level in _STEPS:
             if level in gone:
                 continue
-            before = rules.size
+            if level is not Level.NAMES and time.monotonic() > self.until:
+                falls = (*falls, (level, "the time for this request's tools is spent"))
+                continue
+            before = rules.mark()
+            size = rules.size
             shapes = read_shapes(_schema_at(level, parameters), strict=tool.strict, arguments=True)
             try:
                 call = self.family.call(rules, Call(tool.name, shapes, tool.parameters, tool.strict))
             except (ValueError, RecursionError) as error:
                 falls = (*falls, (level, str(error) or type(error).__name__))
+                rules.back_to(before)
                 continue
-            if rules.size - before > MOST_CHARACTERS and level is not Level.NAMES:
+            if rules.size - size > MOST_CHARACTERS and level is not Level.NAMES:
                 falls = (*falls, (level, f"its rules are longer than {MOST_CHARACTERS} characters"))
+                rules.back_to(before)
                 continue
             return call, BuiltTool(tool.name, level, shapes.messages, falls)
         raise AssertionError("any object can be written")

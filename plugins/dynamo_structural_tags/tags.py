@@ -67,10 +67,11 @@ class Maker:
     ) -> str | None:
         """The tag as JSON text, marked as this plugin's; None if not even the tools' names compile.
 
-        Raises ValueError for a forced call that no tool can be called with.
         tools: OpenAI's. reasoning: whether the output begins inside the reasoning, None if nobody knows.
         response_schema: a JSON Schema that the answer may follow instead of calling a tool. reader: who reads the
         output. family: whose tool format it is.
+
+        Raises ValueError for a forced call that no tool can be called with.
         """
         wish = {"tools": tools, "tool_choice": tool_choice, "parallel": parallel, "family": family_for(family, reader)}
         wish["reasoning"] = "open" if reasoning is None else "tag" if reasoning else "engine"
@@ -94,8 +95,8 @@ class Maker:
 
     def _made(self, wish: dict[str, Any]) -> str | None:
         start = time.monotonic()
-        check = _Check(start + self._settings.compile_seconds)
-        built = build(**wish, check=check)
+        end = start + self._settings.compile_seconds
+        built = build(**wish, check=_Check(end), until=end)
         try:
             text = json.dumps(marked(built.tag))
             _compile(text)

@@ -84,6 +84,18 @@ class Rules:
         self._bodies[name] = f"{name} ::= {body}"
         self.size += len(body) + len(name) + 6
 
+    def mark(self) -> tuple[int, int, int, int, frozenset[CharSet]]:
+        """Where the collection stands, for `back_to`."""
+        return len(self._bodies), len(self._names), len(self.named), self.size, frozenset(self.first_letters)
+
+    def back_to(self, mark: tuple[int, int, int, int, frozenset[CharSet]]) -> None:
+        """Forget what was added since `mark`."""
+        bodies, names, named, self.size, letters = mark
+        for table, length in ((self._bodies, bodies), (self._names, names), (self.named, named)):
+            while len(table) > length:
+                table.popitem()
+        self.first_letters = set(letters)
+
     def text(self, first: Iterable[str]) -> str:
         """The whole grammar. first: its first rules, root among them, which may refer to all others."""
         return "\n".join([*first, *self._bodies.values()]) + "\n"
