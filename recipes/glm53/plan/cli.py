@@ -7,6 +7,7 @@ import typer
 from glm53.plan.blhnc import blhnc
 from glm53.plan.kv import kv
 from glm53.plan.tier import tier
+from glm53.plan.traffic import traffic
 
 __all__ = ["app"]
 
@@ -26,3 +27,4 @@ def _group() -> None:
 app.command()(blhnc)
 app.command()(kv)
 app.command()(tier)
+app.command()(traffic)
