@@ -192,11 +192,33 @@ def test_an_output_of_another_input_is_refused(tmp_path: Path) -> None:
     assert output.read_bytes() == kept
 
 
-@pytest.mark.parametrize("line", [b"notes\n", b"{}\n", b'{"custom_id": "a", "id": "x", "error": null}\n'])
+def test_an_output_with_two_results_for_one_request_is_refused(tmp_path: Path) -> None:
+    [entry] = entries = index(_input(tmp_path, _line("a")))
+    output = tmp_path / "out.jsonl"
+    with opened(output, entries) as results:
+        results.add(answered(entry, 200, "r", {}))
+    output.write_bytes(2 * output.read_bytes())
+
+    with pytest.raises(OutputError, match="line 2 is a second result of 'a'"), opened(output, entries):
+        pass
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"notes\n",
+        b'{"custom_id": [], "id": 1, "error": 1}\n',
+        b"{}\n",
+        b'{"custom_id": "a", "id": "x", "error": null}\n',
+    ],
+)
 def test_a_file_that_is_no_output_is_left_alone(tmp_path: Path, line: bytes) -> None:
     output = tmp_path / "out.jsonl"
     output.write_bytes(line)
-    with pytest.raises(OutputError, match="line 1 is no result"), opened(output, index(_input(tmp_path, _line("a")))):
+    with (
+        pytest.raises(OutputError, match=r"line 1 is (no result|of '\[\]')"),
+        opened(output, index(_input(tmp_path, _line("a")))),
+    ):
         pass
 
     assert output.read_bytes() == line

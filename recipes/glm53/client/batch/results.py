@@ -53,9 +53,7 @@ class Results:
         name = result["custom_id"]
         if name in self.done:
             raise RuntimeError(f"a second result for {name!r} would be written to {self.path}")
-        line = json.dumps(result).encode() + b"\n"
-        while line:
-            line = line[os.write(self._fd, line) :]
+        _write(self._fd, json.dumps(result).encode() + b"\n")
         self.done[name] = succeeded(result)
 
 
@@ -72,17 +70,14 @@ def opened(path: Path, entries: Iterable[Entry], *, again: bool = False) -> Iter
     except OSError as error:
         raise OutputError(f"{path} cannot be written ({error.strerror}). Choose another output.") from error
     try:
-        content = path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        lines = whole.splitlines(keepends=True)
-        done = _results(path, lines, {entry.custom_id: entry for entry in entries})
+        size = os.fstat(fd).st_size
+        done, whole = _results(path, {entry.custom_id: entry for entry in entries})
         if again and not all(done.values()):
-            kept = b"".join(line for line, good in zip(lines, done.values(), strict=True) if good)
-            fd = _replaced(path, fd, kept)
+            fd = _replaced(path, fd, list(done.values()))
             done = {name: True for name, good in done.items() if good}
-        elif len(whole) < len(content):
-            os.ftruncate(fd, len(whole))
-        yield Results(path, fd, done, len(content) - len(whole))
+        elif whole < size:
+            os.ftruncate(fd, whole)
+        yield Results(path, fd, done, size - whole)
     finally:
         os.close(fd)
 
@@ -105,39 +100,53 @@ def _locked(path: Path) -> int:
         os.close(fd)  # the file was replaced between opening and locking
 
 
-def _replaced(path: Path, fd: int, content: bytes) -> int:
-    """Put `content` in the place of the file in one step; returns the new descriptor, locked like the old."""
+def _replaced(path: Path, fd: int, keep: list[bool]) -> int:
+    """Put the lines to `keep` in the place of the file in one step; returns the new descriptor, locked like the old."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
     new = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
     fcntl.flock(new, fcntl.LOCK_EX)
-    rest = content
-    while rest:
-        rest = rest[os.write(new, rest) :]
+    with path.open("rb") as lines:
+        for line, kept in zip(lines, keep, strict=False):  # what is torn has no verdict
+            if kept:
+                _write(new, line)
     os.fsync(new)
     os.replace(temporary, path)
     os.close(fd)
     return new
 
 
-def _results(path: Path, lines: list[bytes], entries: dict[str, Entry]) -> dict[str, bool]:
+def _write(fd: int, rest: bytes) -> None:
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def _results(path: Path, entries: dict[str, Entry]) -> tuple[dict[str, bool], int]:
+    """custom_id -> whether it succeeded, in the order of the lines, and the bytes of the whole lines."""
     done: dict[str, bool] = {}
-    for number, line in enumerate(lines, 1):
-        where = f"{path} line {number}"
-        try:
-            result = json.loads(line)
-            name, told, good = result["custom_id"], result["id"], succeeded(result)
-        except (ValueError, KeyError, TypeError) as error:
-            raise OutputError(
-                f"{where} is no result of a batch. Choose an output that is new, or a run's own."
-            ) from error
-        if name not in entries:
-            raise OutputError(f"{where} is of {name!r}, which the input does not have. Choose another output.")
-        if told != entries[name].id:
-            raise OutputError(
-                f"{where} is of another request than {name!r} on line {entries[name].line} of the input, which must "
-                "have changed. Choose another output, or put the input back."
-            )
-        if name in done:
-            raise OutputError(f"{where} is a second result of {name!r}. Remove one of them.")
-        done[name] = good
-    return done
+    whole = 0
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n"):
+                break
+            name, good = _result(f"{path} line {number}", line, entries)
+            if name in done:
+                raise OutputError(f"{path} line {number} is a second result of {name!r}. Remove one of them.")
+            done[name] = good
+            whole += len(line)
+    return done, whole
+
+
+def _result(where: str, line: bytes, entries: dict[str, Entry]) -> tuple[str, bool]:
+    try:
+        result = json.loads(line)
+        name, told, good = str(result["custom_id"]), result["id"], succeeded(result)
+    except (ValueError, KeyError, TypeError) as error:
+        raise OutputError(f"{where} is no result of a batch. Choose an output that is new, or a run's own.") from error
+    if name not in entries:
+        raise OutputError(f"{where} is of {name!r}, which the input does not have. Choose another output.")
+    if told != entries[name].id:
+        raise OutputError(
+            f"{where} is of another request than {name!r} on line {entries[name].line} of the input, which must have "
+            "changed. Choose another output, or put the input back."
+        )
+    return name, good
