@@ -42,7 +42,9 @@ def test_every_field_follows_from_the_measured_turns() -> None:
     cold = {"reused_input_tokens": 0, "prefill_admit_ms": 1500.0, "ttft_ms": 1000.0, "last_token_ms": 2100.0}
     dram = {"first_admission_host_reused_input_tokens": 500, "itl_ms": 30.0}
     found = outcome(
-        _result(_record(0, 0.0, ttft_ms=9e9), _record(1, 1000.0, **cold), _record(2, 3000.0, **dram)), 1, 3, gpus=4
+        _result(_record(0, 0.0, ttft_ms=9e9), _record(1, 1000.0, **cold), _record(2, 3000.0, **dram)),
+        range(1, 3),
+        gpus=4,
     )
 
     assert found.requests == 2
@@ -55,9 +57,13 @@ def test_every_field_follows_from_the_measured_turns() -> None:
     assert found.decode_wait_p90 == 10.0
 
 
+def test_every_request_of_a_real_trace_is_measured() -> None:
+    assert outcome(_result(_record(0, 0.0), _record(7, 0.0, turn_index=None)), None, gpus=1).requests == 2
+
+
 def test_a_trace_without_the_measured_turns_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no turn from 5 to 8 among 1"):
-        outcome(_result(_record(0, 0.0)), 5, 9, gpus=1)
+    with pytest.raises(ValueError, match=r"no turn of range\(5, 9\) among 1"):
+        outcome(_result(_record(0, 0.0)), range(5, 9), gpus=1)
 
 
 @pytest.mark.parametrize(

@@ -168,3 +168,19 @@ def test_the_command_runs_on_the_recipe_and_the_trace(tmp_path: Path) -> None:
     assert all(row["requests"] == 6 * 4 for row in data["rows"])  # the middle half of 8 turns
     described = json.loads((tmp_path / "dep8-1p4d-4096-kv_router-tier.job.json").read_text())
     assert (described["prefill"]["dp_size"], described["decode_groups"]) == (8, 4)
+
+
+def test_a_trace_in_dynamos_own_test_data_is_replayed_as_it_is(tmp_path: Path) -> None:
+    spec = find_spec("dynamo.replay")
+    assert spec is not None
+    assert spec.origin is not None
+    path = Path(spec.origin).parent / "tests" / "data" / "mooncake_tiny.jsonl"
+    options = ["--trace", str(path), "--only", "router", "--json"]
+    result = CliRunner().invoke(app, ["simulate", "recipes/glm53-gb200-nvl72.yaml", *options])
+    assert result.exit_code == 0, result.stderr
+    data = json.loads(result.stdout)
+
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {row["requests"] for row in data["rows"]} == {len(lines)}
+    hits = {row["label"]: row["hit_rate"] for row in data["rows"]}
+    assert 0 < hits["KV router"] <= data["best_hit_rate"] < 1

@@ -92,15 +92,37 @@ def test_the_longest_prompt_is_known_beforehand() -> None:
     assert SMALL.tokens >= sum(turn.input for turn in SMALL.requests())
 
 
-def test_repeated_tokens_are_those_whose_whole_blocks_came_before() -> None:
+def test_repeated_tokens_are_those_that_an_earlier_prompt_began_with() -> None:
     requests = [
         Request("a", 200, 1, (1, 2, 3, 4), timestamp=0.0),  # 3 whole blocks of 64, and 8 tokens
-        Request("a", 260, 1, (1, 2, 3, 4, 5), delay=0.0),  # 3 repeat: block 4 was not full before
+        Request("a", 260, 1, (1, 2, 3, 4, 5), delay=0.0),  # all 200 come again
         Request("b", 128, 1, (9, 2), timestamp=0.0),  # 2 comes after 9, so it is another block
         Request("c", 192, 1, (1, 2, 7), timestamp=0.0),
+        Request("d", 194, 1, (1, 2, 3, 4), timestamp=0.0),  # the fourth is longer by now
     ]
 
-    assert repeats(requests, 64) == (200 + 260 + 128 + 192, 3 * 64 + 2 * 64)
+    assert repeats(requests, 64) == (200 + 260 + 128 + 192 + 194, 200 + 128 + 194)
+
+
+def test_the_turns_before_the_measured_ones_count_as_seen() -> None:
+    requests = [
+        Request("a", 128, 1, (1, 2), timestamp=0.0),
+        Request("a", 192, 1, (1, 2, 3), delay=0.0),
+        Request("a", 192, 1, (1, 2, 3), delay=0.0),
+    ]
+
+    assert repeats(requests, 64, range(1, 2)) == (192, 128)
+    assert (SMALL.measured, replace(SMALL, rounds=16).measured) == (range(2, 7), range(4, 12))
+
+
+def test_of_the_generated_trace_all_but_new_tokens_repeat() -> None:
+    """A task's first prompt is new, and of each further one what was appended; nothing else is."""
+    total, again = repeats(SMALL.requests(), 64)
+    new = 0
+    for turns in _by_agent(SMALL).values():
+        new += turns[0].input + sum(1000 if turn.input == 1000 else 300 for turn in turns[1:])
+
+    assert (total, again) == (sum(turn.input for turn in SMALL.requests()), total - new)
 
 
 def test_what_is_written_is_read_back_and_has_mooncakes_keys(tmp_path: Path) -> None:

@@ -124,11 +124,16 @@ def simulate(
     for row, one in zip(wanted, outcomes, strict=True):
         by_name.setdefault(row.comparison, {})[row.label] = one
     pooled = pool(deployment, base, agents) if "tier" in by_name and path is None else None
+    if path:
+        total, again = trace.repeats(trace.read(path, trace_block), trace_block)
+    else:
+        total, again = trace.repeats(agents.requests(), agents.block, agents.measured)
     told = [] if quick or path else published.checks(by_name, *_prefix(deployment, base))
     data = {
         "recipe": str(recipe),
         "dynamo": found,
         "trace": str(path) if path else asdict(agents),
+        "best_hit_rate": again / total,
         "quick": quick,
         "repeats": repeats,
         "speeds": {

@@ -114,14 +114,14 @@ class Replays:
     def _replay(self, scenario: Scenario, load: float) -> Outcome:
         agents = self._agents(load)
         path, block = self.given, self.given_block
-        first, last = (0, 1 << 62) if path else (agents.rounds // 4, -(-3 * agents.rounds // 4))
+        turns = None if path else agents.measured
         if path is None:
             path, block = self.folder / f"agents-{agents.sessions}.jsonl", agents.block
             trace.write(agents.requests(), path)
         described = job(self.deployment, scenario, self.speeds, self.folder)
         described |= {"trace": [str(path)], "trace_block": block}
         result = simulator.replay(self.python, described, self.folder, scenario.key, self.deadline)
-        return outcome(result, first, last, scenario.gpus)
+        return outcome(result, turns, scenario.gpus)
 
 
 def _since(begun: float) -> str:

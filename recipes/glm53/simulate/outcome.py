@@ -40,16 +40,15 @@ class Outcome:
         return {name: round(value, 4) for name, value in asdict(self).items()}
 
 
-def outcome(result: Mapping[str, Any], first: int, last: int, gpus: int) -> Outcome:
-    """The outcome of turns `first` to `last` - 1 of every session.
+def outcome(result: Mapping[str, Any], turns: range | None, gpus: int) -> Outcome:
+    """The outcome of these turns of every session; None is all.
 
-    That leaves out the turns that fill the caches, and the end, when some agents have nothing left to do.
     result: of `worker.main`. gpus: of all groups. Raises ValueError if no such turn was replayed.
     """
     records = [dict(zip(result["fields"], record, strict=True)) for record in result["records"]]
-    taken = [one for one in records if first <= (one["turn_index"] or 0) < last]
+    taken = [one for one in records if turns is None or one["turn_index"] in turns]
     if not taken:
-        raise ValueError(f"no turn from {first} to {last - 1} among {len(records)} records")
+        raise ValueError(f"no turn of {turns} among {len(records)} records")
     prompts = sum(one["input_length"] for one in taken)
     waits = [one["prefill_admit_ms"] - one["arrival_time_ms"] for one in taken]
     ttfts = [one["ttft_ms"] for one in taken]

@@ -19,6 +19,7 @@ def show(data: dict[str, Any], out: Console) -> None:
     out.print(f"{data['recipe']}: Dynamo {data['dynamo']}'s mocker workers, KV router and replay, virtual time")
     for key, unit in (("prefill", "tokens/s a prefill group"), ("decode_ms", "ms between a user's tokens")):
         out.print(f"{speeds[key]:,.4g} {unit}: {speeds[key + '_source']}")
+    out.print(f"At best {data['best_hit_rate']:.1%} of the measured turns' prompt tokens are hits")
     for name, title in COMPARISONS.items():
         if some := [row for row in data["rows"] if row["comparison"] == name]:
             out.print(_table(f"{name}: {title}", some))

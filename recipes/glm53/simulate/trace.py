@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -91,6 +92,11 @@ class Agents:
             )
 
     @property
+    def measured(self) -> range:
+        """The turns of each agent that are measured: the middle half, without filling caches and without the end."""
+        return range(self.rounds // 4, -(-3 * self.rounds // 4))
+
+    @property
     def tokens(self) -> int:
         """Tokens of all prompts, at most."""
         return self.sessions * self.rounds * (self.prompt + (self.turns - 1) * self.append)
@@ -138,18 +144,24 @@ def write(requests: Iterable[Request], path: Path) -> int:
     return count
 
 
-def repeats(requests: Iterable[Request], block: int) -> tuple[int, int]:
-    """(tokens of all prompts, those of them whose block an earlier line's prompt began with): the best hit rate.
+def repeats(requests: Iterable[Request], block: int, turns: range | None = None) -> tuple[int, int]:
+    """(tokens of prompts, those of them that an earlier line's prompt began with): what the best cache would find.
 
-    Lines are taken in the order in which they come; a last block that is not full repeats nothing.
+    Lines are taken in the order in which they come. turns: of each session, that are counted; None counts all.
     """
-    seen: set[int] = set()
+    filled: dict[int, int] = {}  # hash -> tokens of its block that some prompt had
+    played: Counter[str] = Counter()
     total = again = 0
     for request in requests:
-        total += request.input
-        whole = request.hashes[: request.input // block]
-        again += block * sum(1 for _ in itertools.takewhile(seen.__contains__, whole))
-        seen.update(whole)
+        counted = turns is None or played[request.session] in turns
+        played[request.session] += 1
+        total += request.input if counted else 0
+        common = counted
+        for number, one in enumerate(request.hashes):
+            tokens, before = min(block, request.input - number * block), filled.get(one, 0)
+            again += min(tokens, before) if common else 0
+            common = common and before >= tokens
+            filled[one] = max(tokens, before)
     return total, again
 
 
