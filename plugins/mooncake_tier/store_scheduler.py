@@ -103,7 +103,7 @@ class StoreScheduler:
             return
         tracked = self._requests[request.request_id]
         first, count = tracked.found
-        wanted = external // self.block_size
+        wanted = -(-external // self.block_size)
         assert 0 < wanted <= count, f"{external} tokens to load, {count} blocks matched"
         hashes = [bytes(one) for one in request.block_hashes[first : first + wanted]]
         blocks = list(zip(hashes, block_ids[first : first + wanted], strict=True))

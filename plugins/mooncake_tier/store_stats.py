@@ -58,7 +58,7 @@ class StoreStats(KVConnectorStats):
 
 
 class StoreMetrics(KVConnectorPromMetrics):
-    """The figures of `mooncake_tier.figures` at vLLM's ``/metrics``, for each engine."""
+    """The figures of `mooncake_tier.figures` at vLLM's ``/metrics`` as ``vllm:mooncake_tier_...``, for each engine."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -66,7 +66,7 @@ class StoreMetrics(KVConnectorPromMetrics):
         self._metrics: dict[str, Counter | Gauge] = {}
         for figure in FIGURES:
             labels = [*self._labelnames, *filter(None, [figure.label])]
-            metric = classes[figure.kind](name=figure.name, documentation=figure.about, labelnames=labels)
+            metric = classes[figure.kind](name=f"vllm:{figure.name}", documentation=figure.about, labelnames=labels)
             self._metrics[figure.name] = metric
             for engine in self.per_engine_labelvalues.values():
                 for value in figure.values:

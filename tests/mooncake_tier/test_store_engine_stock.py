@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -60,13 +62,14 @@ def start(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call
 def engines(start: Callable[..., Engine]) -> dict[str, Engine]:
     """writer and reader are one deployment; the others differ in weights or in dtype."""
     events = {"enable_kv_cache_events": True, "publisher": "null"}
-    begun = {
-        "writer": start("one", kv_events_config=events),
-        "reader": start("one", settings={"failures": 1, "cooldown_s": 0.5, "longest_cooldown_s": 0.5}),
+    # The first one alone: it inspects the model's class in another process, and vLLM keeps the result for the others.
+    first = start("one", kv_events_config=events).ready()
+    others = {
+        "reader": start("one", settings={"failures": 1, "cooldown_s": 0.5, "longest_cooldown_s": 0.5, "lookup_s": 3.0}),
         "weights": start("two", seed=1),
         "dtype": start("one", dtype="bfloat16"),
     }
-    return {name: engine.ready() for name, engine in begun.items()}
+    return {"writer": first} | {name: engine.ready() for name, engine in others.items()}
 
 
 def _keys(node: Node) -> set[str]:
@@ -91,6 +94,18 @@ def test_another_process_finds_the_blocks_and_gives_the_same_tokens(engines: dic
     found = engines["reader"].call(store_engine.figures)
     assert found["mooncake_tier_loads/ok"] == 7
     assert found["mooncake_tier_loaded_bytes"] == 7 * PAGES
+
+
+def test_vllms_own_metrics_have_the_figures(engines: dict[str, Engine]) -> None:
+    for name in ("writer", "reader"):
+        engine = engines[name]
+        engine.ask(prompt(20, seed=14))  # statistics come with a step
+
+        told, counted = engine.call(store_engine.metrics), engine.call(store_engine.figures)
+
+        for figure in ("lookups", "loads", "stores"):
+            assert told.get(f"vllm:mooncake_tier_{figure}/ok") == counted.get(f"mooncake_tier_{figure}/ok", 0.0)
+        assert told["vllm:mooncake_tier_loads/corrupt"] == 0.0
 
 
 def test_the_blocks_of_an_answer_are_found_with_the_next_turn(engines: dict[str, Engine]) -> None:
@@ -237,22 +252,25 @@ def test_blocks_of_a_killed_pool_are_computed_anew(engines: dict[str, Engine], n
         revive(node)
 
 
-def test_decoding_goes_on_while_the_master_is_dead(engines: dict[str, Engine], node: Node) -> None:
+def test_decoding_goes_on_while_the_master_hangs_and_when_it_is_dead(engines: dict[str, Engine], node: Node) -> None:
     """Stock's lookup stops the engine for 4.5 s, with every new request, for ever."""
     engine, ids = engines["reader"], prompt(200, seed=10)
-    eventually(lambda: engine.ask(prompt(20, seed=11)).tokens)
     truth = engines["writer"].ask(ids, 4).tokens
+    eventually(lambda: engine.call(store_engine.usable))
     assert engine.call(store_engine.begin, "running", prompt(100, seed=12), 1500) >= 2
-    kill(node, "master")
+    os.kill(node.processes["master"].pid, signal.SIGSTOP)
     try:
         waited, answer = engine.call(store_engine.beside, "running", "new", ids, 4)
         assert answer.tokens == truth
-        assert len(waited) >= 2  # it waited for its lookup's deadline
-        assert set(waited) == {1}  # and in each of these steps the running one went on
+        assert len(waited) >= 2  # steps in which it waited for its lookup, until the deadline
+        assert sum(waited) >= len(waited) - 1  # and the running one went on; a step's tokens may come with the next
 
+        kill(node, "master")
         more = [engine.call(store_engine.beside, "running", f"more-{n}", prompt(200, seed=20 + n), 4) for n in range(3)]
         assert [steps for steps, _ in more] == [[]] * 3  # the breaker is open: nobody waits any more
     finally:
+        if "master" in node.processes:
+            kill(node, "master")
         revive(node)
     engine.call(store_engine.abort, "running")
 

@@ -145,13 +145,13 @@ def test_a_prompt_that_comes_from_prefill_or_is_never_loaded_is_not_looked_up(
     assert side.store.calls == []
 
 
-def test_a_load_is_ordered_for_the_blocks_that_were_allocated(make: Callable[..., Side]) -> None:
+def test_a_load_is_ordered_for_every_block_that_counts_as_computed(make: Callable[..., Side]) -> None:
     side, asked = make(), request("a", 5)
     side.put(1, 2, 3)
     side.scheduler.add(asked)
     assert side.matched(asked, BLOCK) == 3 * BLOCK
 
-    side.scheduler.allocated(asked, [10, 11, 12, 13, 14, 15], 2 * BLOCK)
+    side.scheduler.allocated(asked, [10, 11, 12, 13, 14, 15], BLOCK + 1)
 
     (load,) = side.scheduler.orders(step({})).loads
     assert (load.request_id, load.blocks) == ("a", [(block_hash(1), 11), (block_hash(2), 12)])
