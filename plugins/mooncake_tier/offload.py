@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from mooncake_tier.vllm_stock import VLLM
@@ -22,6 +23,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import Of
 from mooncake_tier.errors import SettingRefused  # noqa: E402
 from mooncake_tier.offload_settings import KEY, OffloadSettings  # noqa: E402
 from mooncake_tier.prefetch import Prefetcher  # noqa: E402
+from mooncake_tier.reports import write_report  # noqa: E402
 from mooncake_tier.residency import Residency  # noqa: E402
 from mooncake_tier.tier import UNDER_CONNECTOR, MooncakeTier  # noqa: E402
 from mooncake_tier.told import TellingMetadata, agreed  # noqa: E402
@@ -82,6 +84,9 @@ class PrefetchOffloadingConnector(OffloadingConnector):
             chunk_blocks=self.connector_worker.spec.blocks_per_chunk,
             identity=self._settings.identity,
         )
+        if self._settings.report_dir:
+            engine, rank = self._vllm_config.kv_transfer_config.engine_id, self._vllm_config.parallel_config.rank
+            write_report(Path(self._settings.report_dir), f"{engine}-{rank}", self._fields)
 
     def build_connector_worker_meta(self) -> Any:
         """Stock's, and at the first step the fields of the namespace."""

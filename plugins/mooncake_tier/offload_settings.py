@@ -30,7 +30,8 @@ class OffloadSettings:
     that the store is given time for, beyond `load_s`. opening_s: how long the first requests wait for the store.
     write: all, or reused: only what was asked for twice, or continues a session. session_bytes: what sessions between
     two turns keep from eviction; 0 is none. session_idle_s: when such a session is over. revision_file: a file whose
-    text tells weights apart that were updated while serving.
+    text tells weights apart that were updated while serving. report_dir: folder for each worker's report, which
+    ``mooncake-tier doctor --report`` compares.
     """
 
     address: StoreAddress
@@ -48,6 +49,7 @@ class OffloadSettings:
     session_bytes: int = 0
     session_idle_s: float = 600.0
     revision_file: str = ""
+    report_dir: str = ""
 
     def __post_init__(self) -> None:
         for field in fields(self):

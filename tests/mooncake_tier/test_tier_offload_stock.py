@@ -20,6 +20,7 @@ from tier_nodes import client_of, eventually, kill, revive, running_node
 from glm53.local.processes import free_ports
 from mooncake_tier.integrity import TRAILER_BYTES
 from mooncake_tier.node import Node
+from mooncake_tier.reports import read_reports
 
 pytest.importorskip("mooncake.store", reason="needs Mooncake and what it links to: make test", exc_type=ImportError)
 if importlib.util.find_spec("vllm") is None:
@@ -62,9 +63,15 @@ def store(node: Node) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def truth(run: Run, model: Path, store: dict[str, Any]) -> list[Answer]:
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the first engine's worker says what its keys follow from."""
+    return tmp_path_factory.mktemp("reports")
+
+
+@pytest.fixture(scope="module")
+def truth(run: Run, model: Path, store: dict[str, Any], reports: Path) -> list[Answer]:
     """What an engine without anything cached answers; its chunks are in the store from now on."""
-    run(engines.start, str(model), transfer_config(store))
+    run(engines.start, str(model), transfer_config({**store, "report_dir": str(reports)}))
     return list(run(engines.answers, PROMPTS))
 
 
@@ -143,6 +150,20 @@ def test_other_weights_under_the_same_name_find_nothing(truth: list[Answer], oth
     assert answer.cached == 0
     assert answer.tokens != truth[HIT].tokens
     assert {label for name, label in figures if name == "mooncake_tier_lookups"} == {"absent"}
+
+
+def test_the_workers_report_tells_what_its_keys_follow_from(truth: list[Answer], reports: Path, node: Node) -> None:
+    """Caches as the small model has them: 4 layers, of which 3 run an indexer."""
+    found, unreadable = read_reports([reports])
+    [fields] = found.values()
+    stored = node.master.keys()
+
+    assert unreadable == {}
+    assert fields["namespace"] in {key.partition("/")[0] for key in stored}
+    assert (fields["mla_layers"], fields["indexer_layers"], fields["mtp_layers"]) == (4, 3, 0)
+    assert {cache["nbytes"] for cache in fields["caches"]} == {64 * 132, 64 * (512 + 64) * 4}
+    assert (fields["chunk_blocks"], fields["block_size"]) == (CHUNK // 64, 64)
+    assert fields["hash_seed"] == "vllm-none-hash"
 
 
 def test_another_engine_reads_the_chunks_and_says_the_same(second: Run, truth: list[Answer]) -> None:
