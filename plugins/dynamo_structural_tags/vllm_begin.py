@@ -44,7 +44,7 @@ def own_the_reasoning(request: Any, tokenizer: Any) -> None:
 
     request: vLLM's ``EngineCoreRequest``; any other constraint stays as it is.
     """
-    constraint = getattr(request.sampling_params, "structured_outputs", None)
+    constraint: Any = getattr(request.sampling_params, "structured_outputs", None)
     tag = getattr(constraint, "structural_tag", None)
     if not isinstance(tag, str) or (written := begins_with(tag)) is None:
         return

@@ -117,6 +117,7 @@ def test_a_worker_without_structural_tags_gets_none(served_model: Any, tmp_path:
 def test_no_engine_waits_for_the_end_of_a_reasoning_that_the_tag_holds(fronts: dict[str, Front]) -> None:
     """A worker with vLLM's --reasoning-parser would let the grammar begin behind it; Dynamo hands this on to vLLM."""
     told = {}
+    options: dict[str, Any]
     for name, options in {"tools": {"tools": TOOLS}, "answer": {"response_format": SCHEMA}, "text": {}}.items():
         fronts["ours"].post(**options)
         told[name] = _handed_to_vllm(fronts["ours"].seen())[0]
@@ -130,7 +131,7 @@ def _handed_to_vllm(request: dict[str, Any]) -> Any:
     name = "_request_reasoning_metadata"
     body = ast.parse(source.read_text("utf-8")).body
     made: dict[str, Any] = {"Any": Any, "Mapping": Mapping}
-    found = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == name]
+    found: list[ast.stmt] = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == name]
     exec(compile(ast.Module(found, []), str(source), "exec"), made)
     return made[name](request)
 
