@@ -116,9 +116,9 @@ def test_a_worker_without_structural_tags_gets_none(served_model: Any, tmp_path:
 
 def test_no_engine_waits_for_the_end_of_a_reasoning_that_the_tag_holds(fronts: dict[str, Front]) -> None:
     """A worker with vLLM's --reasoning-parser would let the grammar begin behind it; Dynamo hands this on to vLLM."""
+    wishes: dict[str, dict[str, Any]] = {"tools": {"tools": TOOLS}, "answer": {"response_format": SCHEMA}, "text": {}}
     told = {}
-    options: dict[str, Any]
-    for name, options in {"tools": {"tools": TOOLS}, "answer": {"response_format": SCHEMA}, "text": {}}.items():
+    for name, options in wishes.items():
         fronts["ours"].post(**options)
         told[name] = _handed_to_vllm(fronts["ours"].seen())[0]
 
