@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,14 +56,26 @@ class Front:
         lines = [json.loads(line) for line in self.requests.read_text().splitlines()]
         return next(line["request"] for line in reversed(lines) if line != "stopped")
 
+    def workers(self) -> list[int]:
+        """The process of the worker that each request went to."""
+        lines = [json.loads(line) for line in self.requests.read_text().splitlines()]
+        return [line["worker"] for line in lines if line != "stopped"]
+
 
 @contextlib.contextmanager
 def started(
-    folder: Path, model: Path, fronts: Mapping[str, str], *options: str, parser: str = "2"
+    folder: Path,
+    model: Path,
+    fronts: Mapping[str, str],
+    *options: str,
+    parser: str = "2",
+    workers: int = 1,
+    router: Sequence[str] = (),
 ) -> Iterator[dict[str, Front]]:
-    """Frontends by name over one scripted worker: module to run -> Front; everything is ended afterwards.
+    """Frontends by name over scripted workers: module to run -> Front; everything is ended afterwards.
 
-    folder: for logs and discovery. options: the worker's. parser: version of Dynamo's own parsers.
+    folder: for logs and discovery. options: the workers'. parser: version of Dynamo's own parsers. router: more
+    arguments of the frontends.
     """
     environment = {
         **os.environ,
@@ -100,9 +112,11 @@ def started(
             [port] = free_ports(1, "127.0.0.1")
             address = ("--http-host", "127.0.0.1", "--http-port", str(port), "--enable-anthropic-api")
             planes = ("--discovery-backend", "file", "--request-plane", "tcp")
-            log = run(name, "-m", module, *address, *planes)
+            log = run(name, "-m", module, *address, *planes, *router)
             made[name] = Front(f"http://127.0.0.1:{port}", "tiny", requests, log, processes[-1].pid)
-        run("worker", str(Path(__file__).with_name("scripted_worker.py")), str(model), "tiny", str(requests), *options)
+        script = str(Path(__file__).with_name("scripted_worker.py"))
+        for number in range(workers):
+            run(f"worker{number or ''}", script, str(model), "tiny", str(requests), *options)
         for front in made.values():
             _wait(front, processes, folder)
         yield made

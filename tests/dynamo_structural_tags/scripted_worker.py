@@ -47,7 +47,7 @@ async def main(folder: str, name: str, requests: str, *options: str) -> None:
     async def generate(request: dict[str, Any], context: Any) -> AsyncGenerator[dict[str, Any], None]:
         found = _SCRIPT.findall(tokenizer.decode(request["token_ids"], skip_special_tokens=False))
         script: dict[str, Any] = json.loads(found[-1]) if found else {"text": "Yes.</think>Hello."}
-        note({"request": request})
+        note({"request": request, "worker": os.getpid()})
         text = script.get("before", "") + script.get("text", "") * script.get("repeat", 1) + script.get("after", "")
         ids = script.get("tokens") or tokenizer.encode(text, add_special_tokens=False).ids
         step = script.get("step") or len(ids) or 1

@@ -80,7 +80,7 @@ def _request(processor: OutputProcessor, prompt: str, constraint: dict[str, Any]
         (BARE, Begin.TURN),
         ("<|user|>what is <think>?<|assistant|>", Begin.TURN),
         ("no chat at all", Begin.ANSWER),
-        ("<|user|>what is <think>?", Begin.ANSWER),
+        ("<|user|>what is <think>?<|observation|>a word", Begin.ANSWER),  # any other special token ends a turn
     ],
 )
 def test_a_prompt_tells_what_its_output_begins_with(prompt: str, begin: Begin, tokenizer: Any) -> None:
