@@ -271,7 +271,8 @@ def abort(llm: Any, name: str) -> None:
 def refusal(llm: Any, changed: dict[str, Any], around: dict[str, Any]) -> str:
     """What the connector says of this engine's configuration with other values; empty if nothing.
 
-    changed: path such as ``config.cache_config.block_size`` -> value. around: the same for MultiConnector's entry.
+    changed: path such as ``config.cache_config.block_size`` -> value, or "twice" for a list with each entry twice.
+    around: the same for MultiConnector's entry.
     """
     from vllm.config import set_current_vllm_config
 
@@ -297,7 +298,7 @@ def _changed(config: Any, caches: Any, values: dict[str, Any]) -> Any:
         for name in parents:
             setattr(at, name, copy.copy(getattr(at, name)))
             at = getattr(at, name)
-        setattr(at, last, value)
+        setattr(at, last, 2 * getattr(at, last) if value == "twice" else value)
     return root
 
 

@@ -312,7 +312,7 @@ PARALLEL = "config.parallel_config."
         pytest.param({PARALLEL + "decode_context_parallel_size": 2}, {}, "decode_context_parallel_size=2", id="dcp"),
         pytest.param({PARALLEL + "prefill_context_parallel_size": 2}, {}, "prefill_context_parallel_size=2", id="pcp"),
         pytest.param({PARALLEL + "tensor_parallel_size": 2}, {}, "ranks hold different bytes", id="ranks"),
-        pytest.param({"config.cache_config.block_size": 32}, {}, "a block's hash must name one block", id="sizes"),
+        pytest.param({"caches.kv_cache_groups": "twice"}, {}, "2 groups of caches", id="groups"),
         pytest.param(
             {TRANSFER + "kv_connector_extra_config": {"mooncake_tier": {"master": "127.0.0.1:9"}}},
             {},

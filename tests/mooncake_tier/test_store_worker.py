@@ -218,7 +218,7 @@ def test_workers_of_two_namespaces_are_refused(rank: Callable[..., Rank]) -> Non
 def test_memory_that_the_transport_does_not_take_ends_the_start(rank: Callable[..., Rank]) -> None:
     """Stock logs it and goes on."""
     one = rank()
-    one.store.register = lambda address, nbytes: -600  # type: ignore[method-assign]
+    one.store.register = lambda address, nbytes: -600
 
     with pytest.raises(SettingRefused, match="register_buffer of 4096 bytes returned -600"):
         one.worker.register(BlockMemory([Pages(1 << 20, 64, 64)]), {1 << 20: 4096})
