@@ -102,7 +102,7 @@ class ChunkPool:
         self._namespace = keys.namespace(**{**self._fields, "revision": f"{self._fields['revision']}/update-{update}"})
         _log.info("mooncake_tier: the cache was reset; namespace %s from now on", self._namespace)
         self._outdated |= self._running
-        if self._lookups:
+        if self._lookups is not None:
             self._lookups.clear()
         self.sessions.clear()
         self.holds.clear()
@@ -120,7 +120,7 @@ class ChunkPool:
 
     def close(self) -> bool:
         """End everything; returns False if Mooncake still uses memory."""
-        if self.evictions:
+        if self.evictions is not None:
             self.evictions.close()
         return self._opening.close() if self._opening else True
 
@@ -144,7 +144,7 @@ class ChunkPool:
     def forget(self, request: str) -> None:
         """vLLM asks nothing for it any more."""
         self._outdated.discard(request)
-        if self._lookups:
+        if self._lookups is not None:
             self._lookups.forget(request)
 
     def lookup(self, name: str, request: str) -> bool | None:
@@ -156,19 +156,19 @@ class ChunkPool:
 
     def submit(self) -> None:
         """Send what was asked since the last time."""
-        if lookups := self._asking():
+        if (lookups := self._asking()) is not None:
             lookups.submit()
 
     def settle(self) -> list[Finished]:
         """Take over what the store answered; returns the jobs that are finished."""
         lookups = self._asking()
         finished = self.jobs.finished()
-        self.heard += bool(lookups and lookups.settle()) + len(finished)
+        self.heard += (lookups is not None and lookups.settle()) + len(finished)
         for one in finished:
-            if lookups:
+            if lookups is not None:
                 lookups.stored(() if one.load else one.ok)
                 lookups.failed(one.failed if one.load else ())
-            if self.evictions and one.load:
+            if self.evictions is not None and one.load:
                 self.evictions.withdraw(one.failed)
         self.sessions.expire()
         return finished
@@ -190,7 +190,7 @@ class ChunkPool:
 
     def announce(self, names: Iterable[str]) -> list[str]:
         """These are in the store; returns those that nobody was told of."""
-        return self.evictions.announce(names) if self.evictions else []
+        return self.evictions.announce(names) if self.evictions is not None else []
 
     def touch(self, names: Sequence[str]) -> None:
         """These are used, if not from the store: their turn to be evicted comes later."""

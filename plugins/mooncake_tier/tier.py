@@ -140,7 +140,7 @@ class MooncakeTier(SecondaryTierManager):
     def take_events(self) -> Iterable[stock.OffloadingEvent]:
         """What was stored, and what was found to be gone."""
         taken, self._events = self._events, []
-        if self.pool.evictions and (gone := self.pool.evictions.take()):
+        if self.pool.evictions is not None and (gone := self.pool.evictions.take()):
             self.pool.counts.add("removed_chunks", len(gone))
             taken.append(self._event([self._announced.pop(name) for name in gone], removed=True))
         return taken
@@ -168,7 +168,7 @@ class MooncakeTier(SecondaryTierManager):
 
     def rotate(self) -> None:
         """The cache was reset: other weights may be served from now on, so another namespace is used."""
-        if self.pool.evictions:
+        if self.pool.evictions is not None:
             self.pool.evictions.withdraw(list(self._announced))
         self.pool.rotate()
 

@@ -218,6 +218,17 @@ def test_a_chunk_whose_load_was_given_up_is_still_found_by_others(engine: Engine
     assert engine.found(7, "stays")
 
 
+def test_what_was_stored_is_announced_once_where_somebody_listens() -> None:
+    memory = Memory(SIZE)
+    for events, expected in ((True, ["a", "b"]), (False, [])):
+        settings = OffloadSettings.of({"mooncake_tier": {**GIVEN, "metrics": "127.0.0.1:1", "poll_s": 1000.0}})
+        pool = ChunkPool(settings, memory.address, SIZE, SIZE, events, connect=FakeStore)
+
+        assert pool.announce(["a", "b"]) == expected
+        assert pool.announce(["b"]) == []
+        assert pool.close()
+
+
 def test_only_what_is_read_again_is_written() -> None:
     one = Engine(FakeStore(), write="reused")
     for number in range(3):

@@ -19,7 +19,7 @@ class Listener:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.SUB)
         self._socket.setsockopt(zmq.SUBSCRIBE, b"")
-        self._socket.connect(self.endpoint)
+        self._socket.bind(self.endpoint)  # an engine binds endpoints with a wildcard alone
         self.events: list[list[Any]] = []
 
     @property
