@@ -174,11 +174,14 @@ SERVING = (
             ),
             Panel(
                 "DRAM tier",
-                "Loads by outcome; anything but ok is computed again. Corrupt objects must be none.",
+                "Keys by operation of vLLM's store connector, or loads by outcome of the plugin's: what is not ok is "
+                "computed again. Failed keys and corrupt objects should be none.",
                 "short",
                 (
-                    _rate("mooncake_tier_loads_total", "outcome"),
-                    Query(f"sum(rate(mooncake_tier_corrupt_total{_ALL}{_WINDOW}))", "corrupt"),
+                    _rate("vllm:mooncake_store_operation_keys_total", "operation"),
+                    Query(f"sum(rate(vllm:mooncake_store_operation_failed_keys_total{_ALL}{_WINDOW}))", "failed keys"),
+                    _rate("vllm:mooncake_tier_loads_total", "outcome", "plugin: {{outcome}}"),
+                    Query(f"sum(rate(vllm:mooncake_tier_corrupt_total{_ALL}{_WINDOW}))", "plugin: corrupt"),
                 ),
             ),
         ),
