@@ -55,7 +55,7 @@ def test_a_dashboard_is_what_grafana_reads(rows: tuple[object, ...]) -> None:
 
     assert len(set(cells)) == len(cells)
     assert len({panel["id"] for panel in content["panels"]}) == len(content["panels"])
-    assert {panel["datasource"]["uid"] for panel in charts} == {"${source}"}
+    assert {panel["datasource"]["uid"] for panel in charts} == {"$source"}
     for panel in charts:
         assert panel["title"]
         assert panel["description"].endswith(".")

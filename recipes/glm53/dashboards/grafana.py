@@ -52,7 +52,7 @@ _NAMESPACE = {
     "name": "namespace",
     "label": "Namespace",
     "type": "query",
-    "datasource": {"type": "prometheus", "uid": "${source}"},
+    "datasource": {"type": "prometheus", "uid": "$source"},
     "query": {"query": "label_values(up, namespace)", "refId": "namespace"},
     "refresh": 2,
 }
@@ -63,7 +63,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "type": "timeseries",
         "title": panel.title,
         "description": panel.about,
-        "datasource": {"type": "prometheus", "uid": "${source}"},
+        "datasource": {"type": "prometheus", "uid": "$source"},
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
         "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
         "targets": [
