@@ -6,6 +6,7 @@ vLLM's parsers see texts, not tokens, with a fake tokenizer that knows the marke
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from pathlib import Path
@@ -73,6 +74,8 @@ def test_vllms_parser_reads_valid_calls_in_every_text_of_the_grammar(family: str
     for seed in range(SEED, SEED + SAMPLES):
         rng = random.Random(seed)
         tools = random_tools(rng)
+        if family == "pythonic":  # which has no calls of tools with a dot in their names
+            tools = json.loads(json.dumps(tools).replace('"a.b"', '"a_b"').replace("search-web", "search_web"))
         built = build(
             tools, family=family, tool_choice=rng.choice(["auto", "required", "required"]), parallel=rng.random() < 0.7
         )
