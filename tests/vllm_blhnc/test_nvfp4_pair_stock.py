@@ -65,8 +65,8 @@ def test_rows_of_another_policy_are_refused_with_both_values_and_the_setting(eng
     says("peer-fact", said)
     assert (
         "nvfp4_rows is 'nvfp4_ds_mla-352-1/rtn/unfolded' here and 'nvfp4_ds_mla-352-1/search/unfolded' at the peer: "
-        "make FLASHINFER_NVFP4_POLICY, FLASHINFER_NVFP4_BACKEND, FLASHINFER_NVFP4_FOLD, the checkpoint and the "
-        "glm53-blackwell release equal"
+        "make FLASHINFER_NVFP4_POLICY, FLASHINFER_NVFP4_BACKEND, FLASHINFER_NVFP4_FOLD, FLASHINFER_NVFP4_PREFILL_MIB, "
+        "the checkpoint and the glm53-blackwell release equal"
     ) in said
     assert said.count(" equal") == 1
     (output,) = other.generate([PROMPTS[1]])
