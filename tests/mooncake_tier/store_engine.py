@@ -276,6 +276,7 @@ def refusal(llm: Any, changed: dict[str, Any], around: dict[str, Any]) -> str:
     """
     from vllm.config import set_current_vllm_config
 
+    from mooncake_tier.errors import TierRefused, TierUnavailable
     from mooncake_tier.store_checks import refuse_what_cannot_work
     from mooncake_tier.store_parts import SchedulerPart
 
@@ -285,7 +286,7 @@ def refusal(llm: Any, changed: dict[str, Any], around: dict[str, Any]) -> str:
         with set_current_vllm_config(outer.config):
             refuse_what_cannot_work(inner.config, inner.caches)
         SchedulerPart(inner.config, inner.caches).close()
-    except ValueError as error:
+    except (TierRefused, TierUnavailable) as error:
         return str(error)
     return ""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import store_engine
-from store_engine import Engine, Failed, prompt, tier
+from store_engine import Engine, prompt, tier
 from tier_memory import Memory
 from tier_nodes import eventually, kill, revive, running_node
 
@@ -319,14 +319,15 @@ PARALLEL = "config.parallel_config."
             "KV events are enabled, and mooncake_tier.metrics is not set",
             id="events",
         ),
+        pytest.param(
+            {TRANSFER + "kv_connector_extra_config": {"mooncake_tier": {"master": "127.0.0.1:9", "events": False}}},
+            {},
+            r"no connection to 127\.0\.0\.1:9 .*mooncake-tier serve",
+            id="store",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_way_out(
     engines: dict[str, Engine], changed: dict[str, Any], around: dict[str, Any], why: str
 ) -> None:
     assert re.search(why, engines["writer"].call(store_engine.refusal, changed, around))
-
-
-def test_a_store_that_does_not_answer_ends_the_start(start: Callable[..., Engine]) -> None:
-    with pytest.raises(Failed, match=r"no connection to 127\.0\.0\.1:9 .*mooncake-tier serve"):
-        start("one", settings={"master": "127.0.0.1:9"}).ready()
