@@ -1,17 +1,19 @@
 """GLM's grammar against stock's: time to a tag, to compile it, and to compute the masks of a call.
 
 Tools x parameters as MCP servers describe them (`benchmarks/tool_schemas.py`) on a synthetic vocabulary with GLM's
-markers as tokens; stock is xgrammar's own `glm_4_7` tag, which vLLM and Dynamo use in other words. All in one run:
+markers as tokens; stock is xgrammar's own `glm_4_7` tag, which vLLM and Dynamo use in other words. All in one run, for
+each number of tools:
 
-build       tools to a tag: cold, then the same tools again
-compile     tag to masks, with a new compiler whose caches are on, then the same tag again
-mask        one call of the first tool, token by token: fill the mask, accept the token; the median step of both
-            in turns, each step at its best of nine
+build       tools to a tag: tools never seen, the same list but for one tool, the same list again
+compile     tag to masks in a compiler with its caches on, as an engine has it: the first tag of a process; then a list
+            of which all tools are new, a list with one new tool, and the same tag again
+mask        a call of the first tool, and one whose argument is an array of strings, token by token: fill the mask,
+            accept the token. Median and 99th percentile over the steps, each at its best of nine, both in turns
 
-Processor time of this process for build and compile, so that a busy machine counts less. Ratio: ours / stock.
-`--plain` leaves out `maxLength`, which costs stock's compiler seconds and minutes.
+Processor time of this process for build and compile, so that a busy machine counts less; a compiler has 8 threads.
+Ratio: ours / stock. `--plain` leaves out `maxLength`, which costs stock's compiler seconds and minutes.
 
-    python benchmarks/tool_grammar.py [--tools 100] [--parameters 12] [--vocab 150000] [--plain] [--json FILE]
+    python benchmarks/tool_grammar.py [--tools 1,10,100] [--parameters 12] [--vocab 150000] [--plain] [--json FILE]
 """
 
 from __future__ import annotations
@@ -30,11 +32,14 @@ from dynamo_structural_tags.compiler import synthetic_vocabulary
 from dynamo_structural_tags.glm_format import MARKS
 from dynamo_structural_tags.grammar import build_tag
 
+Tools = list[dict[str, Any]]
+Build = Callable[[Tools], dict[str, Any]]
 
-def tools(count: int, keys: int, plain: bool) -> list[dict[str, Any]]:
-    """The benchmark's tools with some of their parameters."""
+
+def tools(count: int, keys: int, plain: bool, first: int = 0) -> Tools:
+    """The benchmark's tools from the number `first` on, with some of their parameters."""
     made = []
-    for place in range(count):
+    for place in range(first, first + count):
         schema = parameters(place)
         kept = {k: v for k, v in schema["properties"].items() if not (plain and "maxLength" in v)}
         schema["properties"] = dict(list(kept.items())[:keys])
@@ -43,7 +48,7 @@ def tools(count: int, keys: int, plain: bool) -> list[dict[str, Any]]:
     return made
 
 
-def stock_tag(offered: list[dict[str, Any]]) -> dict[str, Any]:
+def stock_tag(offered: Tools) -> dict[str, Any]:
     """xgrammar's tag for GLM-4.7, behind the reasoning."""
     from xgrammar import get_model_structural_tag
 
@@ -51,13 +56,20 @@ def stock_tag(offered: list[dict[str, Any]]) -> dict[str, Any]:
     return dict(json.loads(tag.model_dump_json()))
 
 
-def call(schema: dict[str, Any]) -> str:
-    """A call with the first parameters, which are required."""
-    values = ("src/main.py", "if a < b: print('x')\n" * 20, "asc", "7")
-    pairs = zip(schema["required"], values, strict=False)
-    return "<tool_call>tool_0" + "".join(
-        f"<arg_key>{key}</arg_key><arg_value>{value}</arg_value>" for key, value in pairs
-    ) + "</tool_call>"  # fmt: skip
+def calls(schema: dict[str, Any]) -> dict[str, str]:
+    """A call with the first parameters, which are required: code as it is, and one with code in an array."""
+    values = ["src/main.py", "if a < b: print('x')\n" * 20, "asc", "7"]
+    pairs = list(zip(schema["required"], values, strict=False))
+    array = next((key for key, value in schema["properties"].items() if value.get("type") == "array"), None)
+    made = {"mask": pairs}
+    if array is not None:
+        made["mask, in an array"] = [*pairs, (array, json.dumps([values[1] * 3, "a", "b"]))]
+    return {
+        name: "<tool_call>tool_0"
+        + "".join(f"<arg_key>{key}</arg_key><arg_value>{value}</arg_value>" for key, value in entries)
+        + "</tool_call>"
+        for name, entries in made.items()
+    }
 
 
 def processor_ms(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -79,8 +91,8 @@ def tokens_of(text: str, vocabulary: dict[bytes, int]) -> list[int]:
     return found
 
 
-def mask_us(grammars: list[Any], steps: list[int], size: int) -> list[float]:
-    """Time of a step with each grammar, microseconds: the median of the steps' least times, taken in turns."""
+def mask_us(grammars: list[Any], steps: list[int], size: int) -> list[list[float]]:
+    """The least time of each step with each grammar, microseconds, taken in turns."""
     import xgrammar
 
     least = [[float("inf")] * len(steps) for _ in grammars]
@@ -93,13 +105,51 @@ def mask_us(grammars: list[Any], steps: list[int], size: int) -> list[float]:
                 accepted = matcher.accept_token(token)
                 times[place] = min(times[place], time.perf_counter() - start)
                 assert accepted
-    return [1e6 * statistics.median(times) for times in least]
+    return [[1e6 * step for step in times] for times in least]
+
+
+def times_of(build: Build, count: int, keys: int, plain: bool, info: Any) -> tuple[dict[str, float], Any]:
+    """Times of one builder, milliseconds, and the compiled grammar of the first list."""
+    import xgrammar
+
+    far = 10_000 * (count + 1)  # lists of other numbers of tools have other tools
+    lists = {
+        "cold": tools(count, keys, plain),
+        "all new": tools(count, keys, plain, far),
+        "one new": tools(count, keys, plain, far + 1),
+        "again": tools(count, keys, plain, far + 1),
+    }
+    found: dict[str, float] = {}
+    tags = {}
+    for name, offered in lists.items():
+        found[f"build, {name}, ms"], tags[name] = processor_ms(lambda o=offered: build(o))  # type: ignore[misc]
+    del found["build, all new, ms"]  # as cold
+    compiler = xgrammar.GrammarCompiler(info)
+    compiled = []
+    for name, tag in tags.items():
+        text = json.dumps(tag)
+        found[f"compile, {name}, ms"], one = processor_ms(lambda t=text: compiler.compile_structural_tag(t))  # type: ignore[misc]
+        compiled.append(one)
+    return found, compiled[0]
+
+
+def compared(count: int, keys: int, plain: bool, words: list[bytes], info: Any) -> dict[str, tuple[float, float]]:
+    """Each figure of stock's and of ours, for one number of tools."""
+    (stock, theirs), (ours, own) = (times_of(build, count, keys, plain, info) for build in (stock_tag, build_tag))
+    rows = {name: (stock[name], ours[name]) for name in ours}
+    vocabulary = {word: place for place, word in enumerate(words)}
+    schema = tools(1, keys, plain)[0]["function"]["parameters"]
+    for name, text in calls(schema).items():
+        before, after = mask_us([theirs, own], tokens_of(text, vocabulary), info.vocab_size)
+        rows[f"{name}, us a step"] = (statistics.median(before), statistics.median(after))
+        rows[f"{name}, p99, us"] = (statistics.quantiles(before, n=100)[-1], statistics.quantiles(after, n=100)[-1])
+    return rows
 
 
 def main() -> None:
-    """Print the table, and write it as JSON if asked."""
+    """Print a table for each number of tools, and write all as JSON if asked."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--tools", type=int, default=100)
+    parser.add_argument("--tools", default="1,10,100", metavar="N,N")
     parser.add_argument("--parameters", type=int, default=12)
     parser.add_argument("--vocab", type=int, default=150_000)
     parser.add_argument("--plain", action="store_true", help="without maxLength")
@@ -111,37 +161,19 @@ def main() -> None:
     info = xgrammar.TokenizerInfo(
         [*words, b"</s>"], vocab_type=xgrammar.VocabType.RAW, stop_token_ids=[len(words)]
     )  # fmt: skip
-    offered = tools(arguments.tools, arguments.parameters, arguments.plain)
-    build_tag(offered[:1])
-    rows: dict[str, tuple[float, float]] = {}
-    ours_cold, ours = processor_ms(lambda: build_tag(offered))
-    stock_cold, stock = processor_ms(lambda: stock_tag(offered))
-    rows["build, cold, ms"] = (stock_cold, ours_cold)
-    rows["build, again, ms"] = (
-        processor_ms(lambda: stock_tag(offered))[0],
-        processor_ms(lambda: build_tag(offered))[0],
-    )
-    compiled, times = [], []
-    for tag in (stock, ours):
-        compiler, text = xgrammar.GrammarCompiler(info), json.dumps(tag)
-        cold, grammar = processor_ms(lambda c=compiler, t=text: c.compile_structural_tag(t))  # type: ignore[misc]
-        again, _ = processor_ms(lambda c=compiler, t=text: c.compile_structural_tag(t))  # type: ignore[misc]
-        compiled.append(grammar)
-        times.append((cold, again))
-    rows["compile, cold, ms"] = (times[0][0], times[1][0])
-    rows["compile, again, ms"] = (times[0][1], times[1][1])
-    steps = tokens_of(call(offered[0]["function"]["parameters"]), {word: i for i, word in enumerate(words)})
-    before, after = mask_us(compiled, steps, info.vocab_size)
-    rows["mask, us a step"] = (before, after)
-    print(f"{arguments.tools} tools, {arguments.vocab} tokens, xgrammar {version('xgrammar')}")
-    print(f"{'':20}{'stock':>12}{'ours':>12}{'ratio':>8}")
-    for name, (before, after) in rows.items():
-        print(f"{name:20}{before:12.2f}{after:12.2f}{after / before:8.2f}")
+    for build in (stock_tag, build_tag):
+        build(tools(1, arguments.parameters, arguments.plain, 1_000_000))
+    written: dict[str, dict[str, dict[str, float]]] = {}
+    for count in map(int, arguments.tools.split(",")):
+        rows = compared(count, arguments.parameters, arguments.plain, words, info)
+        print(f"{count} tools, {arguments.vocab} tokens, xgrammar {version('xgrammar')}")
+        print(f"{'':32}{'stock':>12}{'ours':>12}{'ratio':>8}")
+        for name, (before, after) in rows.items():
+            print(f"{name:32}{before:12.2f}{after:12.2f}{after / before:8.2f}", flush=True)
+        written[str(count)] = {name: {"stock": before, "ours": after} for name, (before, after) in rows.items()}
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(
-                {name: {"stock": before, "ours": after} for name, (before, after) in rows.items()}, file, indent=2
-            )
+            json.dump(written, file, indent=2)
 
 
 if __name__ == "__main__":

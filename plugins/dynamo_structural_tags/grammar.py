@@ -12,9 +12,7 @@ import json
 import logging
 import math
 import re
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -24,10 +22,11 @@ from .ebnf.markers import Markers, free_text
 from .ebnf.rules import Rules, one_of, quote
 from .ebnf.turn import Begin, turn
 from .families import Call, Family, family_named
+from .kept import Kept
 from .ladder import ANY_OBJECT, Level, types_only
 from .offer import Offer, Tool
 from .schema import Message, Verdict, read_shapes, worst
-from .schema.charsets import charset
+from .schema.charsets import CharSet, charset
 
 __all__ = ["REASONING", "Built", "BuiltTool", "build", "build_tag"]
 
@@ -108,9 +107,9 @@ def build_tag(
     ).tag
 
 
-_kept: OrderedDict[str, Built] = OrderedDict()
-_lock = threading.Lock()
-_KEPT = 256
+_kept: Kept[Built] = Kept(256)
+#: Tools by content, with their rules and their call: a list that differs in one tool costs no more than that one.
+_tools: Kept[tuple[Rules, str, BuiltTool]] = Kept(4096)
 
 
 def build(
@@ -146,16 +145,7 @@ def build(
         key = hashlib.sha256(content.encode()).hexdigest()
     except (TypeError, ValueError, RecursionError):
         return fresh()
-    with _lock:
-        if key in _kept:
-            _kept.move_to_end(key)
-            return _kept[key]
-    built = fresh()
-    with _lock:
-        _kept[key] = built
-        while len(_kept) > _KEPT:
-            _kept.popitem(last=False)
-    return built
+    return _kept.get(key) or _kept.put(key, fresh())
 
 
 class _Builder:
@@ -213,28 +203,41 @@ class _Builder:
 
     def _tool(self, rules: Rules, tool: Tool, falls: tuple[tuple[Level, str], ...]) -> tuple[str, BuiltTool]:
         """The tool's call below the levels that it fell from, and what it enforces."""
+        try:
+            content = json.dumps(tool.parameters)
+        except (TypeError, ValueError, RecursionError):
+            content = None
+        key = (self.family, rules.taken, falls, tool.name, tool.strict, content)
+        found = None if content is None else _tools.get(key)
+        if found is None:
+            found = self._written(rules.taken, tool, falls)
+            if content is not None and not any(reason == _SPENT for _, reason in found[2].falls):
+                _tools.put(key, found)
+        own, call, made = found
+        return rules.include(own, call), made
+
+    def _written(
+        self, taken: CharSet, tool: Tool, falls: tuple[tuple[Level, str], ...]
+    ) -> tuple[Rules, str, BuiltTool]:
         parameters = {} if tool.parameters is None else tool.parameters
         gone = {level for level, _ in falls}
         for level in _STEPS:
             if level in gone:
                 continue
             if level is not Level.NAMES and time.monotonic() > self.until:
-                falls = (*falls, (level, "the time for this request's tools is spent"))
+                falls = (*falls, (level, _SPENT))
                 continue
-            before = rules.mark()
-            size = rules.size
+            rules = Rules(taken)
             shapes = read_shapes(_schema_at(level, parameters), strict=tool.strict, arguments=True)
             try:
                 call = self.family.call(rules, Call(tool.name, shapes, tool.parameters, tool.strict))
             except (ValueError, RecursionError) as error:
                 falls = (*falls, (level, str(error) or type(error).__name__))
-                rules.back_to(before)
                 continue
-            if rules.size - size > MOST_CHARACTERS and level is not Level.NAMES:
+            if rules.size > MOST_CHARACTERS and level is not Level.NAMES:
                 falls = (*falls, (level, f"its rules are longer than {MOST_CHARACTERS} characters"))
-                rules.back_to(before)
                 continue
-            return call, BuiltTool(tool.name, level, shapes.messages, falls)
+            return rules, call, BuiltTool(tool.name, level, shapes.messages, falls)
         raise AssertionError("any object can be written")
 
     def _tag(self, rules: Rules, calls: list[str], offer: Offer) -> dict[str, Any]:
@@ -298,6 +301,7 @@ _BEGINS = {"engine": Begin.ANSWER, "tag": Begin.THOUGHT, "open": Begin.ANYWHERE}
 #: No text of a model holds one.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
+_SPENT = "the time for this request's tools is spent"
 _STEPS = (Level.FULL, Level.TYPES, Level.NAMES)
 
 

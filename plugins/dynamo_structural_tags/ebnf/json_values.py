@@ -16,6 +16,7 @@ from .markers import Markers
 from .numbers import ANY_NUMBER, fraction_range, integer_range, multiples
 from .rules import Rules, one_of, quote
 from .text import Texts, json_literal
+from .words import spelled
 
 __all__ = ["ONE_LINE", "JsonValues"]
 
@@ -39,7 +40,7 @@ class JsonValues:
         self.blank = rules.add(blank)
         self.comma = rules.add(f'{self.blank} "," {self.blank}')
         self.colon = rules.add(f'{self.blank} ":" {self.blank}')
-        self._references: dict[str, str] = {}
+        self._references: dict[str, str | None] = {}
 
     def value(self, shape: Shape) -> str:
         """The name of a rule for the values of a shape that has some."""
@@ -120,9 +121,17 @@ class JsonValues:
 
     def _reference(self, name: str) -> str:
         if name not in self._references:
-            self._references[name] = self.rules.reserve()
-            self.rules.define(self._references[name], self.value(self.shapes.definitions.shapes[name]))
-        return self._references[name]
+            self._references[name] = None
+            value = self.value(self.shapes.definitions.shapes[name])
+            own = self._references[name]  # only a definition that refers to itself has got a name meanwhile
+            if own is None:
+                self._references[name] = value
+            else:
+                self.rules.define(own, value)
+        found = self._references[name]
+        if found is None:
+            found = self._references[name] = self.rules.reserve()
+        return found
 
     def array(self, array: Array) -> str:
         """A rule for arrays of one part."""
@@ -186,8 +195,8 @@ class JsonValues:
         return self.rules.add(f"{key} {self.colon} {value}")
 
     def _pair(self, key: str, value: str) -> str:
-        name = quote(json_literal(json.dumps(key, ensure_ascii=False), self.markers))
-        return self.rules.add(f"{name} {self.colon} {value}")
+        name = json_literal(json.dumps(key, ensure_ascii=False), self.markers)
+        return self.rules.add(f'"\\"" {spelled(self.rules, name[1:-1], name[-1])} "\\"" {self.colon} {value}')
 
     def _list(self, item: str) -> str:
         return f"({item} ({self.comma} {item})*)?"

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from ..schema.charsets import ALL, CharSet, complement
 from ..schema.pattern_tree import Alt, Anything, Chars, Node, Repeat, Seq
-from .rules import Rules, quote
+from .rules import Rules, one_of, quote
 
 __all__ = ["Markers", "free_text"]
 
@@ -15,11 +15,44 @@ __all__ = ["Markers", "free_text"]
 MOST_EXCLUDED = 64
 
 
-def free_text(rules: Rules, excluded: Iterable[str], calls: Iterable[tuple[str, str]] = (), loop: bool = False) -> str:
-    """A rule for any text without the excluded ones; each of `calls` is a text, and the rule that must follow it."""
+def free_text(
+    rules: Rules,
+    excluded: Iterable[str],
+    calls: Iterable[tuple[str, str]] = (),
+    loop: bool = False,
+    *,
+    alone: bool = False,
+) -> str:
+    """A rule for any text without the excluded ones; each of `calls` is a text, and the rule that must follow it.
+
+    loop: whether the same may come again behind that.
+    alone: a rule apart from equal ones.
+    """
+    excluded, calls = list(excluded), list(calls)
+    begins = {text[0] for text, _ in calls}
+    if any(char in begins for text in excluded for char in text[1:]):
+        # What is excluded could lie across the end of the free text.
+        return _dispatch(rules, excluded, [(text, rules.add(rule, alone=True)) for text, rule in calls], loop)
+    free = _dispatch(rules, [*excluded, *(text for text, _ in calls)], alone=alone)
+    if not calls:
+        return free
+    # Not as one dispatch: what the compiler finds out about a rule that refers to no other is kept.
+    name = rules.reserve()
+    again = f" {name}" if loop else ""
+    rules.define(name, f"{free} ({one_of(f'{quote(text)} {rule}{again}' for text, rule in calls)})?")
+    return name
+
+
+def _dispatch(
+    rules: Rules,
+    excluded: Iterable[str],
+    calls: Iterable[tuple[str, str]] = (),
+    loop: bool = False,
+    alone: bool = False,
+) -> str:
     parts = [f"({quote(text)}, {rule})" for text, rule in calls]
     parts += [f"loop_after_dispatch={str(loop).lower()}", f"excludes=({', '.join(map(quote, excluded))})"]
-    return rules.add(f"TagDispatch({', '.join(parts)})")
+    return rules.add(f"TagDispatch({', '.join(parts)})", alone=alone)
 
 
 class Markers:
@@ -35,20 +68,29 @@ class Markers:
             if word.rfind(word[0]) != 0:
                 raise ValueError(f"marker={word!r}: what keeps it out of texts needs its only {word[0]!r} in front")
 
+    @property
+    def simple(self) -> bool:
+        """Whether `runs.Run` can exclude them: they are of ASCII, and begin with the same character."""
+        return len(self.firsts) < 2 and all(word.isascii() for word in self.words)
+
     def inside(self, text: str) -> bool:
         """Whether the text contains one of them."""
         return any(word in text for word in self.words)
 
-    def run(self, rules: Rules, chars: CharSet = ALL, *, also: Iterable[str] = ()) -> str | None:
+    def run(self, rules: Rules, chars: CharSet = ALL, *, also: Iterable[str] = (), alone: bool = False) -> str | None:
         """A rule for any number of these characters, none of the markers in them; None if the set is too odd.
 
-        also: more texts to exclude.
+        also: more texts to exclude. alone: a rule apart from equal ones.
         """
         outside = complement(chars)
         if sum(high - low + 1 for low, high in outside) > MOST_EXCLUDED + 34:
             return None
+        more = tuple(also)
+        return rules.once(("run", self.words, chars, more, alone), lambda: self._run(rules, outside, more, alone))
+
+    def _run(self, rules: Rules, outside: CharSet, also: tuple[str, ...], alone: bool) -> str:
         single = [chr(code) for low, high in outside for code in range(low, high + 1)]
-        return free_text(rules, [*single, *self.words, *also])
+        return free_text(rules, [*single, *self.words, *also], alone=alone)
 
     def spells_runs(self, chars: CharSet) -> bool:
         """Whether repeating these characters can spell a marker, and a rule can exclude it: see `run`."""

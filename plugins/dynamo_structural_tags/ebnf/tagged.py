@@ -18,6 +18,7 @@ from .keys import Entries, Entry
 from .markers import Markers
 from .rules import Rules, one_of, quote
 from .text import Texts
+from .words import spelled
 
 __all__ = ["PairFormat", "TaggedArguments"]
 
@@ -108,11 +109,16 @@ class TaggedArguments:
         return len(name) > LONGEST_KEY or any(word in name for word in self.form.key_markers)
 
     def _pair(self, key: str, value: str) -> str:
-        return f"{quote(self.form.key[0] + key)} {self._framed(value)}"
+        name = spelled(self.rules, key, (self.form.key[1] + self.form.value[0])[0])
+        return f"{self.rules.mark(self.form.key[0])} {name} {self._framed(value)}"
 
     def _framed(self, value: str) -> str:
         """From behind a key to the end of its value: a rule of its own, shared by all keys with such a value."""
-        return self.rules.add(f"{quote(self.form.key[1] + self.form.value[0])} {value} {quote(self.form.value[1])}")
+        begin, end = self.rules.mark(self.form.key[1] + self.form.value[0]), self.form.value[1]
+        if value == self.json.texts.any_raw():
+            # A rule that is used in one place only: the compiler then knows what follows it, and need not look later.
+            return self.rules.add(f"{begin} {self.json.texts.closed_raw()} {quote(end)}", alone=True)
+        return self.rules.add(f"{begin} {value} {self.rules.mark(end)}")
 
     def _other(self, found: Object) -> str | None:
         """An argument that is not declared; None if it cannot be written."""
@@ -162,7 +168,8 @@ class TaggedArguments:
         for part in parts:
             if not isinstance(part, Text):
                 choices += self._other_than_text(part, relaxed)
-        return self.rules.add(one_of(choices))
+        any_raw = self.json.texts.any_raw()  # all that is written in other ways is text, too
+        return any_raw if any_raw in choices else self.rules.add(one_of(choices))
 
     def _other_than_text(self, part: Part, relaxed: Callable[[str, str], None]) -> list[str]:
         match part:

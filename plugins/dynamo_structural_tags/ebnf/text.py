@@ -41,9 +41,13 @@ class Texts:
         """Any text."""
         return self._raw.run() or '""'
 
+    def closed_raw(self) -> str:
+        """Any text, by a rule apart, for the one place where it is known what follows."""
+        return self.markers.run(self.rules, alone=True) or '""'
+
     def any_json(self) -> str:
         """Any JSON string, quotes included."""
-        return self.rules.add(f'"\\"" {self._json.run()} "\\""')
+        return self._string(ALL, empty=True)
 
     def not_json(self, kinds: frozenset[str]) -> str:
         """Text that does not begin as the objects or arrays among `kinds` do."""
@@ -61,12 +65,24 @@ class Texts:
 
     def json(self, text: Text, strict: bool, note: Note) -> str:
         """A JSON string, quotes included."""
+        settled = settle_text(text, note)
+        if settled.pattern is None and settled.high != 0:
+            self._note_lengths(settled, False, note)
+            return self._string(ALL, empty=not settled.low)
         return self.rules.add(f'"\\"" {self._text(text, self._json, strict, note)} "\\""')
 
     def other_key(self, names: tuple[str, ...]) -> str:
         """A JSON string that is none of `names`: it begins like none of them."""
-        body = self._json.nonempty(minus(ALL, self._first_letters(names)))
-        if "" not in names:
+        first = minus(ALL, self._first_letters(names))
+        return self._string(first, empty="" not in names)
+
+    def _string(self, first: CharSet, *, empty: bool) -> str:
+        """A JSON string, quotes included, that begins with one of `first`."""
+        whole = self._json.whole(first, empty=empty)
+        if whole is not None:
+            return self.rules.add(whole, alone=True)
+        body = self._json.run() if first == ALL and empty else self._json.nonempty(first)
+        if first != ALL and empty:
             body = self.rules.add(f'"" | {body}')
         return self.rules.add(f'"\\"" {body} "\\""')
 
@@ -101,18 +117,19 @@ class Texts:
         return self.rules.add(_write(node, spelling))
 
     def _length(self, text: Text, spelling: Spelling, strict: bool, note: Note) -> str:
-        low, high = text.low, text.high
-        if high == 0:
+        if text.high == 0:
             return '""'
-        if low > 1:
-            note("minLength", Verdict.RELAXED, f"{low} is enforced as 1: the compiler takes long to count characters")
-        body = spelling.nonempty(ALL) if low else spelling.run() or '""'
-        if high is None:
-            return body
-        if strict and spelling is self._raw:
-            return self.rules.add(body, most_characters=high)
-        note("maxLength", Verdict.RELAXED, "not enforced: only for strict tools, and not inside of JSON")
-        return body
+        counted = strict and spelling is self._raw
+        self._note_lengths(text, counted, note)
+        body = spelling.nonempty(ALL) if text.low else spelling.run() or '""'
+        return self.rules.add(body, most_characters=text.high) if counted and text.high is not None else body
+
+    def _note_lengths(self, text: Text, counted: bool, note: Note) -> None:
+        if text.low > 1:
+            why = "the compiler takes long to count characters"
+            note("minLength", Verdict.RELAXED, f"{text.low} is enforced as 1: {why}")
+        if text.high is not None and not counted:
+            note("maxLength", Verdict.RELAXED, "not enforced: only for strict tools, and not inside of JSON")
 
     def _cheap(self, node: Node, widened: list[str]) -> Node:
         """The tree without counts that cost too much, or that leave room for a marker."""

@@ -33,7 +33,7 @@ class GlmFamily(Family):
             return (tool.allowed(key) if key is not None else tool.allowed_otherwise()).kinds()
 
         arguments = TaggedArguments(rules, form, call.shapes, call.strict, kinds).write()
-        return f"{quote(call.name + self.gap)} {arguments} {quote(CALL_END)}"
+        return f"{quote(call.name + self.gap)} {rules.add(f'{arguments} {rules.mark(CALL_END)}', alone=True)}"
 
 
 _TEXT_MARKERS = (THINK, THINK_END, CALL_END, KEY, KEY_END, VALUE, VALUE_END)
