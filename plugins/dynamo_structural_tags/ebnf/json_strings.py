@@ -18,7 +18,7 @@ _SHORT = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: r"\x22", 
 _UNWRITABLE = charset([(0, 0x1F), (0x22, 0x22), (0x5C, 0x5C)])
 _PLAIN = complement(_UNWRITABLE)
 #: What may follow a string. A token that ends one and goes on with something else needs no look at what follows.
-_BEHIND = r"(=[ \n\r\t,:\]}<])"
+_BEHIND = r"(=[ \n\r\t]* [,:\]}<])"
 
 
 @lru_cache(1024)
