@@ -17,7 +17,6 @@ from tier_events import Listener
 from tier_memory import Memory
 from tier_nodes import client_of, eventually, kill, revive, running_node
 
-from glm53.local.processes import free_ports
 from mooncake_tier.integrity import TRAILER_BYTES
 from mooncake_tier.node import Node
 from mooncake_tier.reports import read_reports
@@ -90,7 +89,7 @@ def other_weights(
 
 @pytest.fixture(scope="module")
 def listener() -> Iterator[Listener]:
-    one = Listener(free_ports(1, "127.0.0.1")[0])
+    one = Listener()
     yield one
     one.close()
 
@@ -175,14 +174,14 @@ def test_another_engine_reads_the_chunks_and_says_the_same(second: Run, truth: l
 
 def test_a_router_hears_of_each_block_once_with_its_tokens(second: Run, listener: Listener) -> None:
     """The chunks of the test before lie both in host memory and in the store."""
-    stored = [event for event in listener.hear() if event[0] == "BlockStored" and event[6] == "CPU"]
+    stored = [event for event in listener.hear() if event["type"] == "BlockStored" and event["medium"] == "CPU"]
 
-    tokens = [token for event in stored for token in event[3]]
+    tokens = [token for event in stored for token in event["token_ids"]]
     assert tokens == PROMPTS[HIT][:WHOLE]
-    assert [len(event[1]) for event in stored] == [CHUNK // 64] * 5
-    assert {event[4] for event in stored} == {64}
-    assert stored[0][2] is None
-    assert [event[2] for event in stored[1:]] == [event[1][-1] for event in stored[:-1]]
+    assert [len(event["block_hashes"]) for event in stored] == [CHUNK // 64] * 5
+    assert {event["block_size"] for event in stored} == {64}
+    assert stored[0]["parent_block_hash"] is None
+    assert [event["parent_block_hash"] for event in stored[1:]] == [event["block_hashes"][-1] for event in stored[:-1]]
     assert set(listener.resident().values()) == {1}
 
 
@@ -204,7 +203,10 @@ def test_chunks_are_loaded_while_a_running_request_uses_every_token(second: Run,
 def test_a_router_hears_when_the_last_copy_is_gone(second: Run, node: Node, listener: Listener) -> None:
     """Mooncake says nothing of what it evicts; the test before pushed the blocks out of host memory."""
     hashes = [
-        block for event in listener.events if event[0] == "BlockStored" and event[6] == "CPU" for block in event[1]
+        block
+        for event in listener.events
+        if event["type"] == "BlockStored" and event["medium"] == "CPU"
+        for block in event["block_hashes"]
     ]
     hashes = hashes[: WHOLE // 64]
     listener.hear()
@@ -216,7 +218,7 @@ def test_a_router_hears_when_the_last_copy_is_gone(second: Run, node: Node, list
     second(scenes.wait_for_removals)
     second(engines.settle)
 
-    removed = [block for event in listener.hear() if event[0] == "BlockRemoved" for block in event[1]]
+    removed = [block for event in listener.hear() if event["type"] == "BlockRemoved" for block in event["block_hashes"]]
     assert set(hashes) <= set(removed)
     assert not set(hashes) & set(listener.resident())
 
@@ -263,7 +265,7 @@ def test_a_reset_after_a_weight_update_finds_nothing_of_before(
     assert {name.partition("/")[0] for name in before}.isdisjoint(name.partition("/")[0] for name in after)
     assert [one.tokens for one in again] == [truth[HIT].tokens] * 2
     assert again[0].cached == 0
-    removed = {block for event in listener.hear() if event[0] == "BlockRemoved" for block in event[1]}
+    removed = {block for event in listener.hear() if event["type"] == "BlockRemoved" for block in event["block_hashes"]}
     assert resident
     assert resident <= removed
 

@@ -1,8 +1,8 @@
-"""KV events as a router gets them: over ZeroMQ, as plain lists."""
+"""KV events as a router gets them: over ZeroMQ, as plain mappings."""
 
 from __future__ import annotations
 
-import time
+import tempfile
 from collections import Counter
 from typing import Any
 
@@ -12,42 +12,40 @@ import pytest
 class Listener:
     """Subscribes to an engine that may not have begun yet."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self) -> None:
         zmq = pytest.importorskip("zmq", reason="comes with vLLM: make env")
         self._unpack = pytest.importorskip("msgspec", reason="comes with vLLM: make env").msgpack.decode
-        self.endpoint = f"tcp://127.0.0.1:{port}"
+        self._folder = tempfile.TemporaryDirectory()  # a short path, which a socket needs
+        self.endpoint = f"ipc://{self._folder.name}/events"
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.SUB)
         self._socket.setsockopt(zmq.SUBSCRIBE, b"")
-        self._socket.bind(self.endpoint)  # an engine binds endpoints with a wildcard alone
-        self.events: list[list[Any]] = []
+        self._socket.connect(self.endpoint)
+        self.events: list[dict[str, Any]] = []
 
     @property
     def config(self) -> dict[str, Any]:
         """vLLM's ``--kv-events-config``."""
         return {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": self.endpoint}
 
-    def hear(self, seconds: float = 0.5) -> list[list[Any]]:
-        """What was published since the last call: lists that begin with the event's name."""
-        heard = []
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if self._socket.poll(left * 1000):
-                _, events, *_ = self._unpack(self._socket.recv_multipart()[-1])
-                heard += events
+    def hear(self, first_s: float = 20.0, quiet_s: float = 0.5) -> list[dict[str, Any]]:
+        """What was published since the last call, until nothing more comes; waits for the first."""
+        heard: list[dict[str, Any]] = []
+        while self._socket.poll(1000 * (quiet_s if heard else first_s)):
+            _, events, *_ = self._unpack(self._socket.recv_multipart()[-1])
+            heard += events
         self.events += heard
         return heard
 
     def resident(self, medium: str = "CPU") -> Counter[Any]:
         """Blocks of a medium that were stored and not removed, with how often that was said."""
         count: Counter[Any] = Counter()
-        for name, *fields in self.events:
-            if name == "BlockStored" and fields[5] == medium:
-                count.update(fields[0])
-            elif name == "BlockRemoved" and fields[1] == medium:
-                count.subtract(fields[0])
+        for event in self.events:
+            if event.get("medium") == medium:
+                (count.update if event["type"] == "BlockStored" else count.subtract)(event["block_hashes"])
         return +count
 
     def close(self) -> None:
         self._socket.close(0)
         self._context.term()
+        self._folder.cleanup()
