@@ -95,31 +95,29 @@ def test_without_thresholds_requests_wait_instead(full: dict[str, str]) -> None:
     assert {one.status_code for one in _burst(full["open"], 60, 100)} == {200}
 
 
-def test_a_batch_larger_than_the_deployment_waits_for_room(full: dict[str, str], tmp_path: Path) -> None:
+def test_while_a_deployment_is_full_chat_says_so_and_a_batch_waits_for_room(
+    full: dict[str, str], tmp_path: Path
+) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     with source.open("w") as file:
-        for number in range(12):
+        for number in range(6):
             message = {"role": "user", "content": f"{number} " + "x" * 60}
-            body = {"model": "tiny", "max_tokens": 60, "ignore_eos": True, "messages": [message]}
+            body = {"model": "tiny", "max_tokens": 20, "ignore_eos": True, "messages": [message]}
             line = {"custom_id": f"r{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
             file.write(json.dumps(line) + "\n")
-    result = runner.invoke(app, ["batch", str(source), str(output), "--url", full["blocks"], "--json"])
-
-    assert result.exit_code == 0, result.output
-    summary = json.loads(result.stdout)
-    assert (summary["succeeded"], summary["completion_tokens"]) == (12, 12 * 60)
-    assert summary["retries"] > 0
-
-
-def test_chat_says_that_the_deployment_is_full(full: dict[str, str]) -> None:
-    with ThreadPoolExecutor(16) as pool:
+    with ThreadPoolExecutor(8) as pool:
         for number in range(8):
-            pool.submit(_ask, full["open"], number, 60, 300)
+            pool.submit(_ask, full["open"], number, 60, 400)
         _until(lambda: _ask(full["blocks"], 99, 60, 1).status_code == 503)
-        result = runner.invoke(app, ["chat", "tiny", "x" * 60, "--url", full["blocks"]])
+        chat = runner.invoke(app, ["chat", "tiny", "x" * 60, "--url", full["blocks"]])
+        batch = runner.invoke(app, ["batch", str(source), str(output), "--url", full["blocks"], "--json"])
 
-    assert result.exit_code == 3
-    assert "HTTP 503: the deployment is full or not ready (Service temporarily overloaded). Try again" in result.stderr
+    assert chat.exit_code == 3
+    assert "HTTP 503: the deployment is full or not ready (Service temporarily overloaded). Try again" in chat.stderr
+    assert batch.exit_code == 0, batch.output
+    summary = json.loads(batch.stdout)
+    assert (summary["succeeded"], summary["completion_tokens"]) == (6, 6 * 20)
+    assert summary["retries"] > 0
 
 
 def test_every_metric_of_the_dashboard_that_is_dynamos_is_shown_by_a_frontend(full: dict[str, str]) -> None:
