@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from glm53.deployment import Deployment, DeploymentError, parse
-from glm53.render.local import Ports, Process, port_count, render
+from glm53.render.local import Ports, Process, port_count, render, worker
 
 RUN = Path("/run-dir")
 
@@ -178,3 +178,44 @@ def test_the_block_allocation_reaches_the_connector() -> None:
         transfer = json.loads(_option(rendered[role], "--kv-transfer-config"))
         settings = transfer["kv_connector_extra_config"]["blhnc"]
         assert (settings["block_allocation"], settings["eviction_window"]) == ("runs", 8)
+
+
+TIER = {"memory": "1GiB", "buffer": "64MiB", "protocol": "tcp", "chunk_tokens": 256}
+
+
+def test_a_tier_starts_before_the_workers_and_only_prefill_knows_it() -> None:
+    rendered = _rendered(_deployment(tier=TIER))
+    names = list(rendered)
+
+    assert names.index("tier") < names.index("prefill-0")
+    tier = rendered["tier"]
+    assert tier.ready_file == RUN / "tier" / "node.json"
+    assert _option(tier, "--host") == "127.0.0.1"
+    assert _option(tier, "--pool") == "1024MiB"
+    calls, metrics = (f"127.0.0.1:{_option(tier, name)}" for name in ("--rpc-port", "--metrics-port"))
+    for name in ("prefill-0", "prefill-1"):
+        config = json.loads(_option(rendered[name], "--kv-transfer-config"))
+        assert config["kv_connector"] == "MultiConnector"
+        assert config["kv_load_failure_policy"] == "recompute"
+        _, offload = config["kv_connector_extra_config"]["connectors"]
+        extra = offload["kv_connector_extra_config"]
+        assert (extra["cpu_bytes_to_use"], extra["block_size"]) == (64 << 20, 256)
+        assert (extra["mooncake_tier"]["master"], extra["mooncake_tier"]["metrics"]) == (calls, metrics)
+        assert rendered[name].env["LD_PRELOAD"] == str(RUN / "tier" / "bind_here.so")
+        assert rendered[name].env["MOONCAKE_TIER_BIND"] == "127.0.0.1"
+    decode = rendered["decode-0"]
+    assert json.loads(_option(decode, "--kv-transfer-config"))["kv_connector"] == "NixlConnector"
+    assert "LD_PRELOAD" not in decode.env
+
+
+def test_a_further_worker_finds_the_tier_that_runs() -> None:
+    deployment = _deployment(tier=TIER)
+    first = _rendered(deployment)["prefill-0"]
+    ports = [_option(_rendered(deployment)["tier"], name) for name in ("--rpc-port", "--metrics-port", "--pool-port")]
+    further = worker(deployment, "prefill", 7, Ports(8000, (9000, 9001, 9100, 9101, *map(int, ports))), RUN, "python")
+
+    assert further.name == "prefill-7"
+    seen = [json.loads(_option(one, "--kv-transfer-config")) for one in (first, further)]
+    assert (
+        seen[0]["kv_connector_extra_config"]["connectors"][1] == seen[1]["kv_connector_extra_config"]["connectors"][1]
+    )
