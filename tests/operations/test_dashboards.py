@@ -24,7 +24,7 @@ SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), 
 
 
 def test_every_metric_of_a_plugin_is_in_its_table() -> None:
-    names = [(figure.name, figure.kind) for figures in (TAGS, ROWS) for figure in figures]
+    names: list[tuple[str, str]] = [(figure.name, figure.kind) for figures in (TAGS, ROWS) for figure in figures]
     names += [(f"vllm:{figure.name}", figure.kind) for figure in TIER]  # through vLLM's own statistics
     known = {name + suffix for name, kind in names for suffix in SUFFIXES[kind]}
     ours = ("dynamo_structural_tags", "vllm:mooncake_tier", "vllm:blhnc")
