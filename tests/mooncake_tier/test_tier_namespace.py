@@ -238,7 +238,7 @@ def test_a_snapshot_of_the_hubs_cache_tells_its_commit(folder: Path, tmp_path: P
     ("changed", "said"),
     [
         ({"parallel_config__pipeline_parallel_size": 2}, "pipeline_parallel_size=2"),
-        ({"lora_config": object()}, "adapter is empty"),
+        ({"lora_config": "adapters"}, "adapter is empty"),
         ({"load_config__load_format": "dummy"}, "load_format='dummy'"),
         ({"model_config__model_weights": "s3://bucket"}, "no weight files on this machine"),
         ({"cache_config__prefix_caching_hash_algo": "xxhash"}, "hash_algorithm='xxhash'"),
