@@ -40,7 +40,8 @@ def test_texts_of_the_grammar_come_back_as_valid_calls_and_valid_calls_are_texts
         round_trip(seed, sampler, counts, texts=3, values=4)
 
     assert counts.faults == []
-    assert min(counts.exact, counts.relaxed, counts.complete) > SAMPLES // 8, counts
+    assert min(counts.exact, counts.complete) > SAMPLES // 8, counts
+    assert counts.relaxed > 0, counts
     assert counts.cuts > 0
 
 

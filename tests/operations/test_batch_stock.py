@@ -33,7 +33,12 @@ def _input(folder: Path) -> Path:
 def _start(deployment: Deployment, source: Path, output: Path) -> subprocess.Popen[str]:
     arguments = [str(source), str(output), "--url", deployment.url, "--concurrency", "4", "--json"]
     return subprocess.Popen(
-        [sys.executable, "-m", "glm53", "batch", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "glm53", "batch", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Where the tests run in the background, Ctrl-C is ignored, and whatever they start would ignore it, too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 
