@@ -32,9 +32,6 @@ class JsonValues:
     blank: an expression for what may stand between two parts.
     """
 
-    #: Whether the reader takes numbers with an exponent.
-    exponents = True
-
     def __init__(
         self, rules: Rules, markers: Markers, shapes: Shapes, strict: bool, blank: str = "[ \\n\\r\\t]?"
     ) -> None:
@@ -98,14 +95,9 @@ class JsonValues:
             note("multipleOf", Verdict.RELAXED, "not enforced: no grammar can, for fractions")
         for keyword, bound, is_open in (("minimum", low, settled.low_open), ("maximum", high, settled.high_open)):
             if bound is not None and (is_open or bound.denominator != 1):
-                keyword = f"exclusive{keyword.capitalize()}" if is_open else keyword
                 note(keyword, Verdict.RELAXED, f"{float(bound):g} is not enforced exactly: whole bounds are")
         return [
-            self.rules.add(
-                fraction_range(
-                    None if low is None else floor(low), None if high is None else ceil(high), self.exponents
-                )
-            )
+            self.rules.add(fraction_range(None if low is None else floor(low), None if high is None else ceil(high)))
         ]
 
     def _part(self, part: Part) -> Sequence[str]:
