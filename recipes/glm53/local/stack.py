@@ -16,7 +16,7 @@ import httpx
 
 from glm53.deployment import Deployment
 from glm53.local.processes import Started, end, free_ports, memory_bytes, port_is_free, start, tail
-from glm53.render.local import LOOPBACK, Ports, Process, port_count, render
+from glm53.render.local import LOOPBACK, Ports, Process, port_count, render, shared_ports
 
 __all__ = ["Progress", "Stack", "StackError", "State", "clean", "report", "running_stack"]
 
@@ -123,7 +123,7 @@ class Stack:
         internal = free_ports(port_count(self.deployment) + 1, LOOPBACK)
         http = internal[-1] if self._http_port is None else self._http_port
         self.url = f"http://{LOOPBACK}:{http}"
-        self._broker, self._tier = internal[:2], internal[2:5] if self.deployment.tier else ()
+        self._broker, self._tier = shared_ports(self.deployment, internal)
         self._processes = render(self.deployment, Ports(http, internal[:-1]), self.run_dir, self._python)
         try:
             for process in self._processes:

