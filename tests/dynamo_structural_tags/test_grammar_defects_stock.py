@@ -82,6 +82,22 @@ VALUES: dict[str, tuple[Any, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "a fraction above a bound": ({"type": "number", "minimum": 10}, ("10", "10.5", "1e+22"), ("9.9", "1e-07", "-3")),
     "multiples": ({"type": "integer", "multipleOf": 7}, ("0", "7", "-14", "700"), ("8", "07", "-0")),
+    "a character of a marker is not allowed": (
+        {"type": "string", "pattern": r"^[^/\"]*$"},
+        ("a<b", "<arg_valu"),
+        ("</", "a</b", "</value>", "a/", "</arg_value"),
+    ),
+    "no room but for what is required": (
+        {
+            "type": "object",
+            "properties": {"e": {}, "a": {"type": "string"}, "x": {"type": "string"}},
+            "required": ["x"],
+            "maxProperties": 2,
+            "additionalProperties": False,
+        },
+        ('{"x": ""}', '{"e": 1, "x": ""}', '{"x": "", "a": ""}'),
+        ('{"e": 1, "a": ""}', '{"e": 1}', "{}", '{"e": 1, "a": "", "x": ""}'),
+    ),
     "at least one character": ({"type": "string", "minLength": 1}, ("<", "</arg_value", "a"), ("", "</arg_value>")),
 }  # fmt: skip
 
@@ -282,6 +298,13 @@ def test_lengths_of_strict_tools_hold(matcher: Matcher) -> None:
     assert _accepts(matcher, tools, *map(_with, ("abc", "\u00e9\u00e9\U0001f600", "abcd"))) == [True, True, False]
     (found,) = build(_of({"type": "string", "maxLength": 3})).tools
     assert (found.verdict, [m.keyword for m in found.messages]) == (Verdict.RELAXED, ["maxLength"])
+
+
+@pytest.mark.parametrize("keyword", ["exclusiveMinimum", "exclusiveMaximum", "minimum", "maximum"])
+def test_a_bound_that_is_not_enforced_exactly_is_named_as_the_schema_has_it(keyword: str) -> None:
+    (made,) = build(_of({"type": "number", keyword: 0.5})).tools
+
+    assert [message.keyword for message in made.messages] == [keyword]
 
 
 def test_a_tool_that_does_not_compile_falls_alone() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -255,9 +257,10 @@ def test_blocks_of_a_killed_pool_are_computed_anew(engines: dict[str, Engine], n
 def test_decoding_goes_on_while_the_master_hangs_and_when_it_is_dead(engines: dict[str, Engine], node: Node) -> None:
     """Stock's lookup stops the engine for 4.5 s, with every new request, for ever."""
     engine, ids = engines["reader"], prompt(200, seed=10)
+    _passes(engines)  # the pool of the test before is whole again
     truth = engines["writer"].ask(ids, 4).tokens
-    eventually(lambda: engine.call(store_engine.usable))
     assert engine.call(store_engine.begin, "running", prompt(100, seed=12), 1500) >= 2
+    eventually(lambda: engine.call(store_engine.usable))
     os.kill(node.processes["master"].pid, signal.SIGSTOP)
     try:
         waited, answer = engine.call(store_engine.beside, "running", "new", ids, 4)
@@ -271,19 +274,23 @@ def test_decoding_goes_on_while_the_master_hangs_and_when_it_is_dead(engines: di
     finally:
         if "master" in node.processes:
             kill(node, "master")
+        engine.call(store_engine.abort, "running")
         revive(node)
-    engine.call(store_engine.abort, "running")
 
 
 def test_the_store_is_used_again_when_it_answers(engines: dict[str, Engine]) -> None:
-    reader, writer = engines["reader"], engines["writer"]
+    _passes(engines)
+
+
+def _passes(engines: dict[str, Engine]) -> None:
+    """Wait until what the writer stores is found by the reader; each try has a prompt of its own."""
+    seeds = itertools.count(time.monotonic_ns())
 
     def found() -> bool:
-        ids = prompt(200, seed=100 + len(tried))
-        tried.append(_stored(writer, ids))
-        return reader.ask(ids).cached == 3 * BLOCK
+        ids = prompt(200, seed=next(seeds))
+        _stored(engines["writer"], ids)
+        return engines["reader"].ask(ids).cached == 3 * BLOCK
 
-    tried: list[Any] = []
     eventually(found, 120)
 
 

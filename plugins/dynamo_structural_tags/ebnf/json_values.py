@@ -95,6 +95,7 @@ class JsonValues:
             note("multipleOf", Verdict.RELAXED, "not enforced: no grammar can, for fractions")
         for keyword, bound, is_open in (("minimum", low, settled.low_open), ("maximum", high, settled.high_open)):
             if bound is not None and (is_open or bound.denominator != 1):
+                keyword = f"exclusive{keyword.capitalize()}" if is_open else keyword
                 note(keyword, Verdict.RELAXED, f"{float(bound):g} is not enforced exactly: whole bounds are")
         return [
             self.rules.add(fraction_range(None if low is None else floor(low), None if high is None else ceil(high)))

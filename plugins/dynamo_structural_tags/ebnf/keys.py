@@ -80,13 +80,18 @@ class Entries:
 
     def _moves(self, state: int, after: dict[int, str], separator: str) -> list[str]:
         """Each declared key that is not there yet, with what follows it."""
-        if self.other is None and self.high is not None and state.bit_count() >= self.high:
-            return []
         return [
             f"{separator} {entry.rule} {after[state | 1 << place]}".strip()
             for place, entry in enumerate(self.declared)
-            if not state >> place & 1
+            if not state >> place & 1 and self._leaves_room(state | 1 << place)
         ]
+
+    def _leaves_room(self, state: int) -> bool:
+        """Whether these keys and the required ones that are missing are not too many."""
+        if self.other is not None or self.high is None:
+            return True
+        missing = sum(entry.required and not state >> place & 1 for place, entry in enumerate(self.declared))
+        return state.bit_count() + missing <= self.high
 
     def _schema_order(self, rules: Rules) -> str:
         ordered = [e for e in self.declared if e.required] + [e for e in self.declared if not e.required]

@@ -90,7 +90,10 @@ class Markers:
 
     def _run(self, rules: Rules, outside: CharSet, also: tuple[str, ...], alone: bool) -> str:
         single = [chr(code) for low, high in outside for code in range(low, high + 1)]
-        return free_text(rules, [*single, *self.words, *also], alone=alone)
+        # A text with one of the characters in it cannot come anyway, and listed beside it, it would hide the character:
+        # xgrammar looks for the longest text that may still be excluded, and not for others inside of that.
+        words = [word for word in (*self.words, *also) if not any(char in word for char in single)]
+        return free_text(rules, [*single, *words], alone=alone)
 
     def spells_runs(self, chars: CharSet) -> bool:
         """Whether repeating these characters can spell a marker, and a rule can exclude it: see `run`."""
