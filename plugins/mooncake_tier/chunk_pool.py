@@ -26,6 +26,7 @@ from mooncake_tier.operation import Block
 from mooncake_tier.sessions import Sessions
 from mooncake_tier.stock import NativeStore
 from mooncake_tier.tier_jobs import Finished, Jobs
+from mooncake_tier.waking import wake
 
 __all__ = ["ChunkPool"]
 
@@ -56,7 +57,7 @@ class ChunkPool:
         self.evictions: Evictions | None = None
         if events and settings.metrics:
             host, _, port = settings.metrics.rpartition(":")
-            self.evictions = Evictions(Master(host, int(port)).keys, settings.poll_s)
+            self.evictions = Evictions(Master(host, int(port)).keys, settings.poll_s, wake)
         self._fields: dict[str, Any] = {}
         self._namespace = ""
         self._opening: Opening | None = None

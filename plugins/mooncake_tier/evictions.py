@@ -20,12 +20,15 @@ class Evictions:
     """Announced keys, and those of them that the master does not list any more.
 
     listed: every key of the store, as `mooncake_tier.master.Master.keys` tells without renewing a lease; raises
-    `TierUnavailable`. poll_s: pause between two looks. A key that is gone is reported at the latest after poll_s and
-    the time of one look, and if the master does not answer, after three of both.
+    `TierUnavailable`. poll_s: pause between two looks. found: called by the thread when there is something to take. A
+    key that is gone is there to be taken at the latest after poll_s and the time of one look, and if the master does
+    not answer, after three of both.
     """
 
-    def __init__(self, listed: Callable[[], Iterable[str]], poll_s: float) -> None:
-        self._listed, self._poll = listed, poll_s
+    def __init__(
+        self, listed: Callable[[], Iterable[str]], poll_s: float, found: Callable[[], None] = lambda: None
+    ) -> None:
+        self._listed, self._poll, self._found = listed, poll_s, found
         self._announced: set[str] = set()
         self._gone: set[str] = set()
         self._lock = threading.Lock()
@@ -91,5 +94,7 @@ class Evictions:
         while not self._closed.wait(self._poll):
             try:
                 self.look()
+                if self.pending:
+                    self._found()
             except Exception:
                 _log.exception("mooncake_tier: looking for evicted blocks ended with an error; it goes on")

@@ -14,6 +14,7 @@ from mooncake_tier.client import TierClient
 from mooncake_tier.errors import SettingRefused
 from mooncake_tier.evictions import Evictions
 from mooncake_tier.master import Master
+from mooncake_tier.patches import REGISTER
 from mooncake_tier.reports import write_report
 from mooncake_tier.shared_client import SharedClient
 from mooncake_tier.store_blocks import BlockMemory, pages_of
@@ -23,6 +24,7 @@ from mooncake_tier.store_scheduler import StoreScheduler
 from mooncake_tier.store_settings import StoreSettings, store_settings
 from mooncake_tier.store_worker import StoreWorker
 from mooncake_tier.vllm_namespace import namespace_fields
+from mooncake_tier.waking import wake
 
 __all__ = ["SchedulerPart", "WorkerPart"]
 
@@ -77,6 +79,8 @@ class SchedulerPart:
                 "host:port of the master's metrics, as mooncake-tier serve prints it",
                 'Set it, or "events": false to tell the router nothing of the store',
             )
+        if told:
+            REGISTER.apply()
         self.shared = SharedClient.of(settings.address, settings.options)
         self.scheduler = StoreScheduler(
             client=lambda: self.shared.client,
@@ -126,7 +130,7 @@ class SchedulerPart:
 
     def _events(self, vllm_config: Any, kv_cache_config: Any, settings: StoreSettings) -> StoreEvents:
         return StoreEvents(
-            Evictions(Master(*settings.metrics_address).keys, settings.poll_s),
+            Evictions(Master(*settings.metrics_address).keys, settings.poll_s, wake),
             _prefix_of(lambda: self.shared.client),
             vllm_config.cache_config.block_size,
             settings.medium,

@@ -22,6 +22,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 from mooncake_tier.chunk_pool import ChunkPool  # noqa: E402
 from mooncake_tier.errors import SettingRefused  # noqa: E402
 from mooncake_tier.offload_settings import KEY, OffloadSettings  # noqa: E402
+from mooncake_tier.patches import REGISTER  # noqa: E402
 from mooncake_tier.tier_figures import TIER_FIGURES, Changes  # noqa: E402
 
 __all__ = ["UNDER_CONNECTOR", "MooncakeTier"]
@@ -80,6 +81,8 @@ class MooncakeTier(SecondaryTierManager):
             self.block_size_bytes,
             events.enable_kv_cache_events,
         )
+        if self.pool.evictions is not None:
+            REGISTER.apply()
         self._announced: dict[str, stock.OffloadKey] = {}
         self._events: list[stock.OffloadingEvent] = []
         self._jobs: dict[int, dict[str, stock.OffloadKey]] = {}

