@@ -30,7 +30,7 @@ TEST_ENV := PYTHONDONTWRITEBYTECODE= HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 OMP_
 CHECKED := plugins recipes env tests benchmarks
 STOCK_TESTS := $(wildcard tests/repository/test_*_stock.py tests/stockpatch/test_*_stock.py tests/vllm_cpu_dsa/test_*_stock.py \
 	tests/vllm_blhnc/test_*_stock.py tests/flashinfer_nvfp4/test_*_stock.py \
-	tests/dynamo_structural_tags/test_*_stock.py tests/mooncake_tier/test_*_stock.py)
+	tests/dynamo_structural_tags/test_*_stock.py tests/mooncake_tier/test_*_stock.py tests/rl_capture/test_*_stock.py)
 
 .PHONY: help env triton demo test test-lines check clean distclean
 

@@ -396,6 +396,7 @@ def test_what_the_recipe_switches_on_is_on_and_patches_follow_the_installed_rele
         "flashinfer_nvfp4": "off",
         "dynamo_structural_tags": "on",
         "mooncake_tier": "ready",
+        "rl_capture": "ready",
         "vllm_cpu_dsa": "ready",
     }
     blhnc = states["vllm_blhnc"].patches

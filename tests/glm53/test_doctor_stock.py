@@ -54,7 +54,8 @@ def test_an_environment_of_the_matrix_is_named_and_has_no_finding(line: Any, tmp
     assert report["versions"]["nixl"] == line.nixl
     assert [one for one in report["findings"] if one["code"] not in ("gpu-unreadable", "rdma-down")] == []
     assert {one["name"]: one["state"] for one in report["plugins"]} == dict.fromkeys(
-        ("vllm_blhnc", "flashinfer_nvfp4", "dynamo_structural_tags", "mooncake_tier", "vllm_cpu_dsa"), "ready"
+        ("vllm_blhnc", "flashinfer_nvfp4", "dynamo_structural_tags", "mooncake_tier", "rl_capture", "vllm_cpu_dsa"),
+        "ready",
     )
 
 

@@ -32,6 +32,7 @@ def _same(mine: Window, theirs: Window) -> bool:
         ("flashinfer_nvfp4", ("stock:VLLM",)),
         ("dynamo_structural_tags", ("stock:VLLM", "stock:DYNAMO")),
         ("mooncake_tier", ("stock:MOONCAKE", "vllm_stock:VLLM")),
+        ("rl_capture", ("stock:VLLM", "stock:DYNAMO")),
         ("vllm_cpu_dsa", ("patches:VLLM",)),
     ],
 )
@@ -72,13 +73,24 @@ def test_variables_are_the_plugins_own() -> None:
     nvfp4 = importlib.import_module("flashinfer_nvfp4.settings")
     policy = importlib.import_module("flashinfer_nvfp4.policy")
     workspace = importlib.import_module("flashinfer_nvfp4.workspace")
+    capture = importlib.import_module("rl_capture.settings")
 
-    known = {*tags.VARIABLES, nvfp4.BACKEND, nvfp4.FOLD, policy.SETTING, workspace.SETTING, "VLLM_CPU_DSA"}
+    known = {
+        *tags.VARIABLES,
+        nvfp4.BACKEND,
+        nvfp4.FOLD,
+        policy.SETTING,
+        workspace.SETTING,
+        "VLLM_CPU_DSA",
+        capture.PREFIX,
+    }
     assert set(VARIABLES) == known
     for name, (_, values, default) in tags.VARIABLES.items():
         allowed = VARIABLES[name].allowed
         assert VARIABLES[name].default == default
         assert not allowed or ", ".join(allowed) == values
+    _, values, default = capture.VARIABLES[capture.PREFIX]
+    assert (", ".join(VARIABLES[capture.PREFIX].allowed), VARIABLES[capture.PREFIX].default) == (values, default)
     assert VARIABLES[nvfp4.BACKEND].allowed == ("auto", "off", *nvfp4.KERNELS)
     assert VARIABLES[policy.SETTING].allowed == policy.POLICIES
     assert VARIABLES[policy.SETTING].default == policy.DEFAULT

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 STOCK = ("vllm", "torch", "dynamo", "mooncake", "nixl", "transformers", "flashinfer")
-PLUGINS = ("dynamo_structural_tags", "flashinfer_nvfp4", "mooncake_tier", "vllm_blhnc", "vllm_cpu_dsa")
-PATCHING = ("dynamo_structural_tags", "flashinfer_nvfp4", "mooncake_tier", "vllm_blhnc", "vllm_cpu_dsa")
+PLUGINS = ("dynamo_structural_tags", "flashinfer_nvfp4", "mooncake_tier", "rl_capture", "vllm_blhnc", "vllm_cpu_dsa")
+PATCHING = ("dynamo_structural_tags", "flashinfer_nvfp4", "mooncake_tier", "rl_capture", "vllm_blhnc", "vllm_cpu_dsa")
 
 
 def _imported(code: str) -> set[str]:

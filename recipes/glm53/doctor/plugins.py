@@ -70,7 +70,7 @@ PLUGINS = (
         "DYNAMO_STRUCTURAL_TAGS=enforce or report",
         (_VLLM,),
         optional=(Window(("ai-dynamo",), ">=1.6.1,<1.7"),),
-        entries=((_GENERAL, "dynamo_structural_tags"),),
+        entries=((_GENERAL, "dynamo_structural_tags"), ("rl_capture.outcomes", "dynamo_structural_tags")),
         switch=("DYNAMO_STRUCTURAL_TAGS", ("enforce", "report")),
     ),
     Plugin(
@@ -80,6 +80,15 @@ PLUGINS = (
         (Window(MOONCAKE, ">=0.3.13,<0.3.14"),),
         optional=(_VLLM,),
         entries=((_GENERAL, "mooncake_tier"),),
+    ),
+    Plugin(
+        "rl_capture",
+        "records served requests for training",
+        "RL_CAPTURE=on",
+        (_VLLM,),
+        optional=(Window(("ai-dynamo",), ">=1.6.1,<1.7"),),
+        entries=((_GENERAL, "rl_capture"),),
+        switch=("RL_CAPTURE", ("on",)),
     ),
     Plugin(
         "vllm_cpu_dsa",

@@ -60,6 +60,7 @@ VARIABLES = {
     f"{_TAGS}_READER": Variable("auto", ("auto", "ours", "dynamo-v1", "dynamo-v2", "vllm")),
     f"{_TAGS}_COMPILE_SECONDS": Variable("10", least=1e-6, most=600, whole=False, shared=False),
     f"{_TAGS}_CACHE": Variable("1024", least=1, most=1_000_000, shared=False),
+    "RL_CAPTURE": Variable("off", ("off", "on"), shared=False),
 }
 """Variables of the plugins; a test compares them with the plugins' own code."""
 
