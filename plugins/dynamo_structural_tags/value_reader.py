@@ -6,7 +6,8 @@ A string is written without any escape, so a value may contain the markers that 
    ``<arg_key>KEY</arg_key>`` with ``<arg_value>`` after it (not needed if KEY is declared and still missing).
    Anywhere else it is text, like every other marker.
 2. ``<arg_value>`` inside a value opens a pair of its own: the ``</arg_value>`` that belongs to it closes nothing.
-   Of an array or object, instead, the brackets and strings tell: nothing inside them closes it.
+   Of an array or object, instead, the brackets and strings tell: nothing inside them closes it. Where a string is
+   allowed too, that holds as long as the text can still become JSON, and inside of JSON's strings only.
 3. The last closer wins: if ``</arg_value></tool_call>`` is followed by text and then, within `AFTERTHOUGHT`
    characters and before the next ``<tool_call>``, by another ``</arg_value>``, the first one was text.
 4. Where these rules leave a value open at the end of an output that the engine ended by itself, the reader goes back
@@ -16,7 +17,8 @@ A string is written without any escape, so a value may contain the markers that 
 5. Numbers, booleans and null contain no marker: any marker closes them.
 
 Hence a value that contains ``</arg_value>`` comes back whole, except where it contains a text that reads exactly like
-its own end and nothing after it shows otherwise. A grammar that forbids ``</arg_value>`` in values excludes that.
+its own end and nothing after it shows otherwise; and so does one that contains ``<arg_value>``, except where a later
+value has the ``</arg_value>`` that would belong to it. A grammar that forbids ``</arg_value>`` in values excludes both.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from collections.abc import Callable, Generator
 
 from dynamo_structural_tags.allowed import Allowed
 from dynamo_structural_tags.glm_format import CALL, CALL_END, KEY, KEY_END, MARKS, THINK_END, VALUE, VALUE_END
+from dynamo_structural_tags.json_prefix import JsonPrefix
 from dynamo_structural_tags.tape import Tail, Tape, Token, blank
 from dynamo_structural_tags.value_sink import ValueSink
 from dynamo_structural_tags.values import JsonDepth, Reading
@@ -60,7 +63,10 @@ class ValueReader:
         self._missing = missing
         self._note = note
         self._sink = ValueSink(allow, write)
-        self._json = JsonDepth() if allow.kinds() & {"object", "array"} else None
+        self._json: JsonDepth | JsonPrefix | None = None
+        kinds = allow.kinds()
+        if kinds & {"object", "array"}:
+            self._json = JsonPrefix() if "string" in kinds else JsonDepth()
         self._held: list[str] | None = None  # since the first place where the value may end by rule 4
         self.cut = False  # the output ended inside the value
         self.reading = Reading("")
@@ -192,10 +198,21 @@ class ValueReader:
 
     def _is_json(self) -> bool:
         """Whether the value is, so far, an array or object: then its brackets tell where it ends."""
-        return self._json is not None and self._json.deepest > 0 and not self._sink.is_string
+        match self._json:
+            case JsonDepth(deepest=deepest):
+                return deepest > 0
+            case JsonPrefix(complete=complete, in_string=in_string):
+                return complete or in_string
+        return False
 
     def _nested(self, pairs: int) -> bool:
-        return self._json.depth > 0 if self._json is not None and self._is_json() else pairs > 0
+        """Whether what stands here is inside of the value, by rule 2."""
+        match self._json:
+            case JsonDepth(deepest=deepest, depth=depth) if deepest > 0:
+                return depth > 0
+            case JsonPrefix(complete=complete, in_string=in_string) if complete or in_string:
+                return in_string
+        return pairs > 0
 
     def _text(self, token: str) -> None:
         if self._json is not None:
@@ -209,6 +226,8 @@ class ValueReader:
         if token in (VALUE_END, CALL_END):
             self._note("marker_in_value")
         self._sink.text(token)
+        if isinstance(self._json, JsonPrefix) and not self._json.possible:
+            self._sink.no_json()
 
     def _hold(self, token: str) -> None:
         """Note a place where the value may end by rule 4, if it is the first; `token` is text until then."""

@@ -46,6 +46,11 @@ class ValueSink:
             elif self._head[:1] in ("{", "["):
                 self._head = None  # decided only by the whole text
 
+    def no_json(self) -> None:
+        """Take note that the text can become no array or object."""
+        if self._head is None and not self.is_string and not self._allow.values:
+            self._become_string("".join(self._parts))
+
     def close(self) -> Reading:
         """End the value."""
         if self.is_string:

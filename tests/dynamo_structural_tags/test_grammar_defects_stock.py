@@ -71,8 +71,33 @@ VALUES: dict[str, tuple[Any, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "a string beside an array": (
         {"type": ["string", "array"], "items": {"type": "integer"}},
-        ("", "x [1", "<b>", "[1, 2]"),
-        ('["a"]', "[x"),
+        ("", "x [1", "<b>", "[1, 2]", "[x](y)", '[x] "y', "[]", "[ <", "{"),
+        ('["a"]', '["a', "[1", "[", "[1.5]", '[ "', "[true, 1]"),
+    ),
+    "a string beside any array": (
+        {"type": ["string", "array"]},
+        ('["a"]', '["a", {}]', "[1, 2", "[", "[x](y)", '{"', "[]"),
+        ('["a', '[1, {"a', '["a"', '["a" b'),
+    ),
+    "anything": (
+        {},
+        ('["a"]', '{"a": ["b"]}', "[1", "[-] x", "{x", '"', "1", "x"),
+        ('["a', '{"a', '{"a": "b', '{"a" b'),
+    ),
+    "a pattern beside an object": (
+        {"anyOf": [{"type": "string", "pattern": "^.a$"}, {"type": "object"}]},
+        ("ba", "[a", '{"a": 1}'),
+        ("{a", "a", "bab", '{"a'),
+    ),
+    "a pattern of brackets beside an array": (
+        {"anyOf": [{"type": "string", "pattern": r"^\[?\[.*"}, {"type": "array"}]},
+        ("[1]", '["a"]'),
+        ("[[", '["a', "[x"),
+    ),
+    "a length beside an array": (
+        {"anyOf": [{"type": "string", "minLength": 1}, {"type": "array"}]},
+        ("x", "{", "[]", '["a"]'),
+        ("", "[", "[x", '["a'),
     ),
     "a string beside null": ({"type": ["string", "null"]}, ("null", "nul", ""), ("a</arg_value>",)),
     "a fraction between whole bounds": (

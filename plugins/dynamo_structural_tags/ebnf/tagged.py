@@ -24,6 +24,9 @@ __all__ = ["PairFormat", "TaggedArguments"]
 
 #: Characters of a declared key; readers take very long ones for text.
 LONGEST_KEY = 200
+#: How an object and an array begin, and any of them.
+_BRACKETS = {"{": "object", "[": "array"}
+_STRUCTURES = (Object(rest=ANY), Array(rest=ANY))
 _NUMBERS = frozenset(("number", "integer"))
 
 
@@ -141,35 +144,48 @@ class TaggedArguments:
         parts = tuple(part for part in parts if self.shapes.definitions.part_has_values(part))
         texts = [part for part in parts if isinstance(part, Text)]
         if any(isinstance(part, Anything) for part in parts):
-            return self.json.texts.any_raw()
-        if not texts:
+            texts, parts = [Text()], (Number(), *_STRUCTURES)
+        elif not texts:
             return self.rules.add(one_of(choice for part in parts for choice in self._other_than_text(part, relaxed)))
         free = any(text.pattern is None and text.low == 0 and text.high is None for text in texts)
         numbers = [part for part in parts if isinstance(part, Number)]
         if kinds & _NUMBERS and not _covers(numbers, kinds):
-            relaxed("anyOf", "a string that looks like a number is read as a number, which no bounds hold for")
+            for keyword in _bounds(numbers) or ["anyOf"]:
+                relaxed(keyword, "a string that looks like a number is read as a number, which no bounds hold for")
         if not free and numbers and any(not number.integer for number in numbers):
             relaxed("pattern", "a number in an unusual form is read as a string")
-        structured = kinds & {"object", "array"}
-        any_structure = {
-            kind for kind, part in (("object", Object(rest=ANY)), ("array", Array(rest=ANY))) if part in parts
-        }
-        if free and structured - any_structure:
-            choices = [self.json.texts.not_json(structured - any_structure)]
-        elif free:
-            choices = [self.json.texts.any_raw()]
-        else:
-            choices = [
-                self.json.texts.raw(text, self.strict, lambda k, v, t: self.shapes.note(place, k, v, t))
-                for text in texts
-            ]
-            if structured - any_structure:
-                relaxed("anyOf", "a string that looks like JSON is read as JSON")
+        choices = self._strings(texts, free, parts, kinds, place)
         for part in parts:
             if not isinstance(part, Text):
                 choices += self._other_than_text(part, relaxed)
         any_raw = self.json.texts.any_raw()  # all that is written in other ways is text, too
-        return any_raw if any_raw in choices else self.rules.add(one_of(choices))
+        if any_raw in choices or not choices:
+            return any_raw
+        return self.rules.add(one_of(choices))
+
+    def _strings(
+        self, texts: list[Text], free: bool, parts: Shape, kinds: frozenset[str], place: tuple[str, ...]
+    ) -> list[str]:
+        """The strings, `free` if any at all. Where the reader looks for JSON, too, none is like it."""
+
+        def note(keyword: str, verdict: Verdict, text: str) -> None:
+            self.shapes.note(place, keyword, verdict, text)
+
+        write = self.json.texts
+        brackets = "".join(bracket for bracket, kind in _BRACKETS.items() if kind in kinds)
+        if not brackets:
+            return [write.any_raw()] if free else [write.raw(text, self.strict, note) for text in texts]
+        if free:
+            whole = (bracket for bracket, part in zip(_BRACKETS, _STRUCTURES, strict=True) if part in parts)
+            return [write.not_json(brackets, "".join(whole))]
+        written = [write.raw_unlike(brackets, text, self.strict, note) for text in texts]
+        if None in written:
+            note(
+                "pattern",
+                Verdict.RELAXED,
+                "strings like the beginning of JSON are left out: the reader takes them for it",
+            )
+        return [one for one in written if one is not None]
 
     def _other_than_text(self, part: Part, relaxed: Callable[[str, str], None]) -> list[str]:
         match part:
@@ -200,3 +216,16 @@ def _covers(numbers: list[Number], kinds: frozenset[str]) -> bool:
     """Whether every number that the reader takes for one is valid."""
     free = [number for number in numbers if number.low is None and number.high is None and number.step is None]
     return any(not number.integer for number in free) or (bool(free) and "number" not in kinds)
+
+
+def _bounds(numbers: list[Number]) -> list[str]:
+    """The keywords of the numbers' bounds, each once."""
+    found = []
+    for number in numbers:
+        if number.low is not None:
+            found.append("exclusiveMinimum" if number.low_open else "minimum")
+        if number.high is not None:
+            found.append("exclusiveMaximum" if number.high_open else "maximum")
+        if number.step is not None:
+            found.append("multipleOf")
+    return list(dict.fromkeys(found))

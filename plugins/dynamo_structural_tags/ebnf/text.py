@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..schema.charsets import ALL, CharSet, charset, minus
+from ..schema.pattern_begin import not_beginning
 from ..schema.pattern_tree import Alt, Anything, Chars, Node, Repeat, Seq
 from ..schema.shapes import Text
 from ..schema.typed import Note, settle_text
@@ -16,6 +19,8 @@ __all__ = ["Texts", "json_literal"]
 #: Characters of a broad set that are counted one by one: each is a state that the compiler checks all tokens against.
 MOST_COUNTED = 8
 _BROAD = 64
+#: What JSON has outside of strings.
+_OUTSIDE = " \t\r\n[]{},:+-.0123456789Eaeflnrstu"
 #: What Python's `str.strip` removes, and the other control characters.
 _BLANK = (
     *((0, 0x20), (0x7F, 0xA0), (0x1680, 0x1680), (0x2000, 0x200F), (0x2028, 0x202F)),
@@ -49,19 +54,35 @@ class Texts:
         """Any JSON string, quotes included."""
         return self._string(ALL, empty=True)
 
-    def not_json(self, kinds: frozenset[str]) -> str:
-        """Text that does not begin as the objects or arrays among `kinds` do."""
-        brackets = [bracket for bracket, kind in (("{", "object"), ("[", "array")) if kind in kinds]
-        return self.unlike("".join(brackets))
+    def not_json(self, brackets: str, whole: str) -> str:
+        """Text that is not the beginning of an object or array, as far as their first character is in `brackets`.
+
+        If it is in `whole`, too, the text may be a whole one, but none that ends inside of a string.
+        """
+        begins, outside = _set(brackets), _set(_OUTSIDE)
+        other = self._raw.nonempty(minus(ALL, charset((*outside, *_set('"')))))
+        choices = [f"{char_class(begins)} {char_class(outside)}* {other}"]
+        if whole:
+            choices.append(f"{char_class(_set(whole))} {char_class(outside)}*")
+        return self.rules.add(" | ".join((self.unlike(brackets), *choices)))
 
     def unlike(self, beginnings: str) -> str:
         """Text that begins with none of these characters."""
-        first = minus(ALL, charset((ord(char), ord(char)) for char in beginnings))
-        return self.rules.add(f'"" | {self._raw.nonempty(first)}')
+        return self._any(self._raw, _set(beginnings))
 
     def raw(self, text: Text, strict: bool, note: Note) -> str:
         """A string as it is."""
-        return self._text(text, self._raw, strict, note)
+        return self._text(settle_text(text, note), self._raw, strict, note)
+
+    def raw_unlike(self, beginnings: str, text: Text, strict: bool, note: Note) -> str | None:
+        """A string as it is that begins with none of these characters; None if there is none."""
+        settled, barred = settle_text(text, note), _set(beginnings)
+        if settled.pattern is not None:
+            node = not_beginning(settled.pattern, barred)
+            if node is None:
+                return None
+            settled = replace(settled, pattern=node)
+        return self._text(settled, self._raw, strict, note, barred)
 
     def json(self, text: Text, strict: bool, note: Note) -> str:
         """A JSON string, quotes included."""
@@ -69,7 +90,7 @@ class Texts:
         if settled.pattern is None and settled.high != 0:
             self._note_lengths(settled, False, note)
             return self._string(ALL, empty=not settled.low)
-        return self.rules.add(f'"\\"" {self._text(text, self._json, strict, note)} "\\""')
+        return self.rules.add(f'"\\"" {self._text(settled, self._json, strict, note)} "\\""')
 
     def other_key(self, names: tuple[str, ...]) -> str:
         """A JSON string that is none of `names`: it begins like none of them."""
@@ -103,25 +124,30 @@ class Texts:
         self.rules.first_letters.add(own)
         return charset((*own, *self.rules.taken))
 
-    def _text(self, text: Text, spelling: Spelling, strict: bool, note: Note) -> str:
-        settled = settle_text(text, note)
-        if settled.pattern is None:
-            return self._length(settled, spelling, strict, note)
+    def _text(self, text: Text, spelling: Spelling, strict: bool, note: Note, barred: CharSet = ()) -> str:
+        """A string of what `settle_text` made; where only its length counts, it begins with none of `barred`."""
+        if text.pattern is None:
+            return self._length(text, spelling, strict, note, barred)
         widened: list[str] = []
-        node = self._cheap(settled.pattern, widened)
+        node = self._cheap(text.pattern, widened)
         if self.markers.can_occur(node):
             note("pattern", Verdict.RELAXED, "not enforced: it allows a text that would end the value")
-            return spelling.run() or '""'
+            return self._any(spelling, barred)
         if widened:
             note("pattern", Verdict.RELAXED, f"enforced without {', '.join(dict.fromkeys(widened))}")
         return self.rules.add(_write(node, spelling))
 
-    def _length(self, text: Text, spelling: Spelling, strict: bool, note: Note) -> str:
+    def _any(self, spelling: Spelling, barred: CharSet) -> str:
+        if barred:
+            return self.rules.add(f'"" | {spelling.nonempty(minus(ALL, barred))}')
+        return spelling.run() or '""'
+
+    def _length(self, text: Text, spelling: Spelling, strict: bool, note: Note, barred: CharSet) -> str:
         if text.high == 0:
             return '""'
         counted = strict and spelling is self._raw
         self._note_lengths(text, counted, note)
-        body = spelling.nonempty(ALL) if text.low else spelling.run() or '""'
+        body = spelling.nonempty(minus(ALL, barred)) if text.low else self._any(spelling, barred)
         return self.rules.add(body, most_characters=text.high) if counted and text.high is not None else body
 
     def _note_lengths(self, text: Text, counted: bool, note: Note) -> None:
@@ -148,6 +174,10 @@ class Texts:
             case Repeat(item, low, high):
                 return Repeat(self._cheap(item, widened), low, high)
         return node
+
+
+def _set(chars: str) -> CharSet:
+    return charset((ord(char), ord(char)) for char in chars)
 
 
 def _chars(item: Chars | Anything) -> CharSet:
