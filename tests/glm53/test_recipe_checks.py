@@ -19,7 +19,7 @@ from glm53.render import kubernetes, slurm
 GRAPH = kubernetes.render(deployment())
 JOB = slurm.render(deployment(hardware="gb200-nvl72"))
 NVL72 = kubernetes.render(deployment(hardware="gb200-nvl72"))
-STORE = "MooncakeStoreConnector"
+STORE = "TierStoreConnector"
 
 Files = dict[str, str]
 Change = Callable[[dict[str, Any]], Any]
@@ -55,6 +55,11 @@ def _store(change: Change) -> Files:
     return _transfer("prefill", one)
 
 
+def _section(**settings: Any) -> Files:
+    """Change the plugin's settings in it."""
+    return _store(lambda one: one["kv_connector_extra_config"]["mooncake_tier"].update(settings))
+
+
 def _env(role: str, name: str, value: str) -> Files:
     return _engine(role, lambda main: main["env"].append({"name": name, "value": value}))
 
@@ -83,7 +88,11 @@ CASES: list[tuple[str, Target, Files]] = [
     ("object-name", "kubernetes", _text(GRAPH, "disruption.yaml", "name: small-decode", "name: Small_decode")),
     ("object-label", "kubernetes", _text(GRAPH, "metrics.yaml", "part-of: small", "part-of: small deployment")),
     ("selects-nothing", "kubernetes", _text(GRAPH, "tier.yaml", "component: tier-master", "component: other")),
-    ("config-missing", "kubernetes", _env("decode", "MOONCAKE_CONFIG_PATH", "/nowhere/mooncake.json")),
+    (
+        "config-missing",
+        "kubernetes",
+        _graph(lambda c: c["decode"]["podTemplate"]["spec"]["volumes"].append({"configMap": {"name": "absent"}})),
+    ),
     ("graph-schema", "kubernetes", _graph(lambda components: components["decode"].update(replicas=-1))),
     (
         "claim-missing",
@@ -120,16 +129,17 @@ CASES: list[tuple[str, Target, Files]] = [
     ("release-lines", "kubernetes", _text(GRAPH, "graph.yaml", "dynamo-frontend:1.6.1", "dynamo-frontend:1.5.0")),
     ("image-reference", "kubernetes", _text(GRAPH, "graph.yaml", "dynamo-frontend:1.6.1", "dynamo-frontend:latest")),
     ("install-at-start", "kubernetes", _engine("decode", lambda main: main["args"].append("; pip install vllm"))),
-    ("tier-config", "kubernetes", _engine("prefill", lambda main: _remove(main, "MOONCAKE_CONFIG_PATH"))),
-    ("tier-missing", "kubernetes", _text(GRAPH, "tier.yaml", "mooncake.cli_client", "mooncake.other")),
-    (
-        "tier-lease",
-        "kubernetes",
-        _text(GRAPH, "tier.yaml", "--default_kv_lease_ttl=3600000", "--default_kv_lease_ttl=9"),
-    ),
-    ("tier-address", "kubernetes", _text(GRAPH, "tier.yaml", "--rpc_port=50051", "--rpc_port=50052")),
-    ("tier-waits", "kubernetes", _store(lambda one: one["kv_connector_extra_config"].update(lookup_async=False))),
-    ("tier-namespace", "kubernetes", _store(lambda one: one["kv_connector_extra_config"].update(cache_prefix=""))),
+    ("tier-missing", "kubernetes", _text(GRAPH, "tier.yaml", "mooncake_tier.cli", "mooncake_tier.other")),
+    ("tier-lease", "kubernetes", _text(GRAPH, "tier.yaml", "'3600'", "'9'")),
+    ("tier-lease", "kubernetes", _section(lease_s=60)),
+    ("tier-address", "kubernetes", _text(GRAPH, "tier.yaml", "'50051'", "'50052'")),
+    ("tier-address", "kubernetes", _text(GRAPH, "tier.yaml", "small-tier-master:50051", "small-tier-master:50052")),
+    ("tier-address", "kubernetes", _section(metrics="small-tier-master:9004")),
+    ("tier-address", "kubernetes", _section(host="127.0.0.1")),
+    ("tier-protocol", "kubernetes", _section(protocol="tcp")),
+    ("tier-module", "kubernetes", _store(lambda one: one.pop("kv_connector_module_path"))),
+    ("failure-policy", "kubernetes", _store(lambda one: one.pop("kv_load_failure_policy"))),
+    ("tier-namespace", "kubernetes", _section(model="")),
     ("ranks", "slurm", _text(JOB, "prefill-0-1.sh", "--data-parallel-start-rank 4", "--data-parallel-start-rank 0")),
     ("loopback-address", "slurm", _text(JOB, "decode-0.sh", 'RPC_HOST="${NODE_ADDRESS}"', "RPC_HOST=127.0.0.1")),
     (

@@ -134,9 +134,8 @@ def test_a_graph_is_validated_without_a_cluster() -> None:
 
 def test_references_that_find_nothing_are_caught() -> None:
     def config(graph: dict[str, Any]) -> None:
-        for volume in _component(graph, "prefill")["podTemplate"]["spec"]["volumes"]:
-            if "configMap" in volume:
-                volume["configMap"]["name"] = "another"
+        volumes = _component(graph, "prefill")["podTemplate"]["spec"]["volumes"]
+        volumes.append({"name": "settings", "configMap": {"name": "another"}})
 
     def claim(graph: dict[str, Any]) -> None:
         _component(graph, "decode")["podTemplate"]["spec"]["resourceClaims"] = [
@@ -283,7 +282,7 @@ def test_a_lease_of_the_tier_that_is_shorter_than_requests_wait_is_caught() -> N
     """prime-rl#2689: the default lease lost blocks between lookup and load"""
     assert "tier-lease" in _codes(raw(tier={"memory": "64GiB", "lease_seconds": 5}))
 
-    tier = GRAPH["tier.yaml"].replace("--default_kv_lease_ttl=3600000", "--default_kv_lease_ttl=5000")
+    tier = GRAPH["tier.yaml"].replace("- --lease\n        - '3600'", "- --lease\n        - '5'")
     assert "tier-lease" in {one.code for one in check(GRAPH | {"tier.yaml": tier}, "kubernetes")}
 
 

@@ -155,7 +155,10 @@ def _graph_cases() -> list[tuple[str, str, Change]]:
         (one.role, name, change)
         for one in engines
         for name, change in _cases(one.role, list(one.argv[3:]), dict(one.env), ROLES_OWN | FREE)
-        if ("cache_prefix" not in name and name not in only_prefills and name != "--enable-prefix-caching removed")
+        if (
+            (name not in only_prefills and name != "--enable-prefix-caching removed")
+            and not name.endswith(tuple(f"mooncake_tier.{key}" for key in ("medium", "model", "poll_s")))
+        )
         or name == "--kv-events-config publisher"
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import re
 import shutil
 import subprocess
@@ -15,14 +15,22 @@ import yaml
 from recipe_files import NAMES, RECIPES, TARGETS, deployment, files
 
 from glm53.deployment import Target, load, parse
-from glm53.lint.commands import documents, from_manifests, from_scripts, option
+from glm53.lint.agreement import tier_entry
+from glm53.lint.commands import Command, documents, from_manifests, from_scripts, option
 from glm53.lint.files import check
 from glm53.recipe import rendered
 from glm53.render import kubernetes, slurm
+from mooncake_tier import arguments
+from mooncake_tier.settings import NodeSettings, byte_count
+from mooncake_tier.store_settings import store_settings
 
 SHELL = re.compile(r"\.(sh|sbatch)$")
 GRAPHS = [(path, target) for path, target in TARGETS if target == "kubernetes"]
 JOBS = [(path, target) for path, target in TARGETS if target == "slurm"]
+
+
+def _commands(path: Path, target: Target) -> list[Command]:
+    return (from_manifests if target == "kubernetes" else from_scripts)(files(path, target))
 
 
 @pytest.mark.parametrize(("path", "target"), TARGETS, ids=NAMES)
@@ -163,15 +171,63 @@ def test_the_tier_is_prefills_and_its_addresses_and_leases_are_derived() -> None
     rendered = kubernetes.render(recipe)
     commands = {one.kind: one for one in from_manifests(rendered)}
 
-    assert option(commands["tier-master"], "--default_kv_lease_ttl") == "1800000"
-    assert option(commands["tier-store"], "--global_segment_size") == str(64 << 30)
-    config = next(one for one in documents(rendered["tier.yaml"]) if one["kind"] == "ConfigMap")
-    client = json.loads(config["data"]["mooncake.json"])
-    assert client["master_server_address"] == "small-tier-master:51000"
-    assert client["mode"] == "standalone-store"
-    assert client["global_segment_size"] == 0
-    decode = next(one for one in from_manifests(rendered) if one.role == "decode" and one.kind == "engine")
-    assert "MOONCAKE_CONFIG_PATH" not in decode.env
+    master, store = commands["tier-master"], commands["tier-store"]
+    assert (option(master, "--lease"), option(master, "--rpc-port"), option(master, "--pool")) == ("1800", "51000", "0")
+    assert (option(store, "--master"), option(store, "--pool")) == ("small-tier-master:51000", "65536MiB")
+    for one in (master, store):
+        assert (option(one, "--host"), one.env["POD_ADDRESS"]) == ("$(POD_ADDRESS)", "from status.podIP")
+    engines = {one.role: one for one in from_manifests(rendered) if one.kind == "engine"}
+    entry = tier_entry(engines["prefill"])
+    assert entry["kv_connector_module_path"] == "mooncake_tier.store_connector"
+    section = entry["kv_connector_extra_config"]["mooncake_tier"]
+    assert (section["master"], section["metrics"]) == ("small-tier-master:51000", "small-tier-master:9003")
+    assert (section["lease_s"], section["poll_s"], section["protocol"]) == (1800, 5, "rdma")
+    assert (section["host"], section["model"]) == ("$(VLLM_NIXL_SIDE_CHANNEL_HOST)", "nvidia/GLM-5.3-NVFP4")
+    assert not tier_entry(engines["decode"])
+
+
+def test_a_pool_of_several_nodes_is_nobodys_own() -> None:
+    """What lies on this node is worth more to the router than what lies anywhere."""
+
+    def medium(**workers: int) -> str:
+        prefill = from_manifests(kubernetes.render(deployment(workers=workers)))
+        entries = [tier_entry(one) for one in prefill if one.kind == "engine" and one.role == "prefill"]
+        return str(entries[0]["kv_connector_extra_config"]["mooncake_tier"]["medium"])
+
+    assert (medium(prefill=1), medium(prefill=2)) == ("CPU", "EXTERNAL")
+
+
+@pytest.mark.parametrize(("path", "target"), TARGETS, ids=NAMES)
+def test_the_plugins_own_parsers_read_the_tiers_arguments_and_settings(path: Path, target: Target) -> None:
+    """Its settings refuse what is unknown or out of range; addresses are filled in as kubelet and shell do."""
+    recipe = load(path)
+    commands = [one for one in _commands(path, target) if one.kind.startswith("tier") or tier_entry(one)]
+    if recipe.tier is None:
+        assert not commands
+        return
+    assert {one.kind for one in commands} == {"engine", "tier-master", "tier-store"}
+    for command in commands:
+        here = re.compile(r"\$[({](?:POD_ADDRESS|NODE_ADDRESS|FRONT_ADDRESS|VLLM_NIXL_SIDE_CHANNEL_HOST)[)}]")
+        argv = [here.sub("127.0.0.1", word) for word in command.argv]
+        if command.kind == "engine":
+            filled = dataclasses.replace(command, argv=tuple(argv))
+            settings = store_settings(tier_entry(filled)["kv_connector_extra_config"], checksum="none")
+            assert (settings.address.host, settings.options.lease_s) == ("127.0.0.1", recipe.tier.lease_seconds)
+            assert settings.metrics_address[1] == recipe.ports.tier_metrics
+            continue
+        given = arguments.parser().parse_args(argv[argv.index("mooncake_tier.cli") + 1 :])
+        node = NodeSettings(
+            host=given.host,
+            rpc_port=given.rpc_port,
+            metrics_port=given.metrics_port,
+            pool_port=given.pool_port,
+            pool_bytes=byte_count(given.pool),
+            lease_s=given.lease,
+            protocol=given.protocol,
+            master=given.master,
+        )
+        assert node.pool_bytes == (0 if command.kind == "tier-master" else int(recipe.tier.memory))
+        assert node.store.master.endswith(f":{recipe.ports.tier_rpc}")
 
 
 def test_only_the_deployments_own_pods_reach_workers_and_tier() -> None:

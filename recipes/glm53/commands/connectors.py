@@ -13,10 +13,17 @@ __all__ = ["Master", "as_json", "kv_transfer", "load_failure_policy"]
 
 @dataclass(frozen=True)
 class Master:
-    """Where the tier's master is: ``host:port`` of its calls and of its metrics."""
+    """Where the tier's master is: ``host:port`` of its calls and of its metrics. here: a worker's address for it."""
 
     calls: str
     metrics: str
+    here: str
+
+    @classmethod
+    def at(cls, deployment: Deployment, host: str, here: str) -> Master | None:
+        """A cluster's, on the ports of the deployment; None without a tier."""
+        ports = deployment.ports
+        return cls(f"{host}:{ports.tier_rpc}", f"{host}:{ports.tier_metrics}", here) if deployment.tier else None
 
 
 def kv_transfer(
@@ -24,12 +31,11 @@ def kv_transfer(
 ) -> dict[str, Any] | None:
     """vLLM's ``--kv-transfer-config`` of a role; None for a role that moves no KV.
 
-    transfer_log: file for one line per transfer. master: the tier's, where the target knows it; elsewhere engines read
-    MOONCAKE_CONFIG_PATH.
+    transfer_log: file for one line per transfer. master: the tier's, without which no block is stored.
     """
-    tiered = deployment.tier is not None and role != "decode"
     moving = [] if role == "aggregated" else [_nixl(deployment, role, transfer_log)]
-    stored = [_offload(deployment, master) if master else _store(deployment)] if tiered else []
+    way = _store if deployment.machine.gpus else _offload
+    stored = [way(deployment, master)] if master and role != "decode" else []
     policy = {"kv_load_failure_policy": load_failure_policy(deployment, role)}
     if not moving and not stored:
         return None
@@ -73,17 +79,14 @@ def _nixl(deployment: Deployment, role: RoleName, transfer_log: str | None) -> d
     }
 
 
-def _store(deployment: Deployment) -> dict[str, Any]:
+def _store(deployment: Deployment, master: Master) -> dict[str, Any]:
+    """The plugin's connector between a GPU's blocks and the tier."""
     return {
-        "kv_connector": "MooncakeStoreConnector",
+        "kv_connector": "TierStoreConnector",
+        "kv_connector_module_path": "mooncake_tier.store_connector",
         "kv_role": "kv_both",
-        "kv_connector_extra_config": {
-            # Stock's keys know neither revision nor cache dtype nor layout of a block.
-            "cache_prefix": f"{deployment.name}-{deployment.fingerprint}",
-            "load_async": True,
-            # Otherwise the engine stands still while the master is away.
-            "lookup_async": True,
-        },
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {"mooncake_tier": _section(deployment, master)},
     }
 
 
@@ -99,15 +102,33 @@ def _offload(deployment: Deployment, master: Master) -> dict[str, Any]:
             "spec_module_path": "mooncake_tier.cpu_platform",
             "cpu_bytes_to_use": int(deployment.tier.buffer),
             "block_size": deployment.tier.chunk_tokens,
-            "self_describing_kv_events": True,
+            "self_describing_kv_events": deployment.router == "kv",
             "secondary_tiers": [{"type": "MooncakeTier", "module_path": "mooncake_tier.tier"}],
-            "mooncake_tier": {
-                "master": master.calls,
-                "metrics": master.metrics,
-                "model": deployment.model.served_name,
-            },
+            "mooncake_tier": _section(deployment, master),
         },
     }
+
+
+def _section(deployment: Deployment, master: Master) -> dict[str, Any]:
+    """The plugin's own settings, which both of its ways into vLLM have in common."""
+    assert deployment.tier is not None
+    tier, model = deployment.tier, deployment.model
+    section = {
+        "master": master.calls,
+        "metrics": master.metrics,
+        "host": master.here,
+        "protocol": tier.protocol,
+        # A pool of several nodes is as near to every worker, so the router must not take it for one worker's own.
+        "medium": "CPU" if deployment.tier_nodes == 1 else "EXTERNAL",
+        "lease_s": tier.lease_seconds,
+        "poll_s": tier.poll_seconds,
+        "model": model.repository or model.served_name,
+    }
+    if model.revision:
+        section["revision"] = model.revision
+    if model.adapters:
+        section["adapter"] = ",".join(sorted(f"{one.name}={one.uri}" for one in model.adapters))
+    return section
 
 
 def as_json(value: Any) -> str:

@@ -2,63 +2,48 @@
 
 from __future__ import annotations
 
-from glm53.commands.connectors import as_json
 from glm53.deployment import Deployment
 from glm53.deployment.parts import Tier
 
-__all__ = ["client_config", "master_arguments", "node_arguments", "store_arguments"]
+__all__ = ["MODULE", "master_arguments", "node_arguments", "store_arguments"]
+
+#: What ``python3 -m`` runs for all of them.
+MODULE = "mooncake_tier.cli"
 
 
-def master_arguments(deployment: Deployment) -> list[str]:
-    """Arguments of ``mooncake_master``. Its leases are in milliseconds."""
-    ports, lease_ms = deployment.ports, _tier(deployment).lease_seconds * 1000
-    return [
-        f"--rpc_port={ports.tier_rpc}",
-        f"--metrics_port={ports.tier_metrics}",
-        f"--default_kv_lease_ttl={lease_ms}",
-    ]
+def master_arguments(deployment: Deployment, host: str, folder: str) -> list[str]:
+    """Arguments of a cluster's master. host: its own address. folder: for logs and state."""
+    return [*_serve(deployment, host, _ports(deployment), folder), "--pool", "0"]
 
 
-def store_arguments(deployment: Deployment, host: str, master: str) -> list[str]:
-    """Arguments of ``mooncake_client``, which owns the memory of one node. host, master: addresses."""
-    tier = _tier(deployment)
-    return [
-        f"--host={host}",
-        f"--port={deployment.ports.tier_store}",
-        f"--global_segment_size={int(tier.memory)}",
-        f"--local_buffer_size={int(tier.buffer)}",
-        f"--master_server_address={master}:{deployment.ports.tier_rpc}",
-        "--metadata_server=P2PHANDSHAKE",
-        f"--protocol={tier.protocol}",
-    ]
-
-
-def client_config(deployment: Deployment, master: str) -> str:
-    """The file at ``MOONCAKE_CONFIG_PATH``: engines own no memory of the tier, the stores do."""
-    tier = _tier(deployment)
-    return as_json(
-        {
-            "mode": "standalone-store",
-            "metadata_server": "P2PHANDSHAKE",
-            "master_server_address": f"{master}:{deployment.ports.tier_rpc}",
-            "protocol": tier.protocol,
-            "device_name": "",
-            "global_segment_size": 0,
-            "local_buffer_size": int(tier.buffer),
-        }
-    )
+def store_arguments(deployment: Deployment, host: str, master: str, folder: str) -> list[str]:
+    """Arguments of the store of one of a cluster's nodes. host: its own address. master: the master's."""
+    served = _serve(deployment, host, _ports(deployment), folder)
+    return [*served, *_pool(deployment), "--master", f"{master}:{deployment.ports.tier_rpc}"]
 
 
 def node_arguments(deployment: Deployment, host: str, ports: tuple[int, int, int], folder: str) -> list[str]:
-    """Arguments of ``mooncake-tier``, which runs master and store of one machine. ports: calls, metrics, store."""
+    """Arguments of master and store of one machine, in one process. ports: calls, metrics, store."""
+    return [*_serve(deployment, host, ports, folder), *_pool(deployment), "--threads", "2"]
+
+
+def _serve(deployment: Deployment, host: str, ports: tuple[int, int, int], folder: str) -> list[str]:
     tier, (calls, metrics, store) = _tier(deployment), ports
     return [
         "serve",
         *("--host", host, "--run-dir", folder),
         *("--rpc-port", str(calls), "--metrics-port", str(metrics), "--pool-port", str(store)),
-        *("--pool", f"{int(tier.memory) >> 20}MiB", "--lease", str(tier.lease_seconds)),
-        *("--protocol", tier.protocol, "--threads", "2"),
+        *("--lease", str(tier.lease_seconds), "--protocol", tier.protocol),
     ]
+
+
+def _pool(deployment: Deployment) -> list[str]:
+    return ["--pool", f"{int(_tier(deployment).memory) >> 20}MiB"]
+
+
+def _ports(deployment: Deployment) -> tuple[int, int, int]:
+    ports = deployment.ports
+    return ports.tier_rpc, ports.tier_metrics, ports.tier_store
 
 
 def _tier(deployment: Deployment) -> Tier:

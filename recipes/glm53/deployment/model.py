@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from glm53.deployment.capture import Capture
 from glm53.deployment.facts import HARDWARE, RELEASES, Hardware, Release
 from glm53.deployment.findings import Finding
 from glm53.deployment.parts import (
@@ -46,6 +47,7 @@ class Deployment(Strict):
     router: Literal["kv", "round-robin"] = "kv"
     frontend: Frontend = Frontend()
     capacity: Capacity = Capacity()
+    capture: Capture | None = None
     ports: Ports = Ports()
     images: Images = Images()
     cluster: Cluster = Cluster()
@@ -74,6 +76,12 @@ class Deployment(Strict):
         """Nodes that one group of a role needs; 1 where nodes have no GPUs."""
         gpus = getattr(self.roles, role).gpus
         return -(-gpus // self.machine.gpus) if self.machine.gpus else 1
+
+    @property
+    def tier_nodes(self) -> int:
+        """Nodes that hold a part of the DRAM tier: those of the role that computes prompts."""
+        role: RoleName = "prefill" if self.disaggregated else "aggregated"
+        return getattr(self.workers, role) * self.nodes(role) if self.machine.gpus else 1
 
     def image(self, role: Literal["frontend", "engine", "store"]) -> str:
         """The image of a role, with its digest where it is known."""

@@ -130,13 +130,16 @@ class Tier(Strict):
 
     memory: DRAM that each prefill node gives. buffer: staging memory of each engine.
     lease_seconds: how long a block that was found is kept for the one who found it.
+    poll_seconds: between two looks for evicted blocks. The router may count on a block that is gone for so long, and
+        the time that the master and a step of the engine take.
     chunk_tokens: tokens of one object, on the CPU; GPUs store block by block.
     """
 
     memory: ByteSize
     buffer: ByteSize = ByteSize(4 << 30)
     protocol: Literal["rdma", "tcp"] = "rdma"
-    lease_seconds: Annotated[int, Field(ge=1)] = 3600
+    lease_seconds: Annotated[int, Field(ge=1, le=86_400)] = 3600
+    poll_seconds: Annotated[float, Field(gt=0, le=3600)] = 5
     chunk_tokens: Annotated[int, Field(ge=64)] = 1024
 
 

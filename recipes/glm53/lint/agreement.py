@@ -11,7 +11,13 @@ from typing import Any
 from glm53.deployment import Finding
 from glm53.lint.commands import Command, option
 
-__all__ = ["ENGINE_FACTS", "disagreements"]
+__all__ = ["ENGINE_FACTS", "TIER_CONNECTORS", "connectors", "disagreements", "nixl", "tier_entry"]
+
+#: Connectors to the DRAM tier, and where they are.
+TIER_CONNECTORS = {
+    "TierStoreConnector": "mooncake_tier.store_connector",
+    "PrefetchOffloadingConnector": "mooncake_tier.offload",
+}
 
 Fact = Callable[[Command], Any]
 
@@ -38,9 +44,14 @@ def connectors(command: Command) -> list[dict[str, Any]]:
     return [one for one in inner if isinstance(one, dict) and one]
 
 
+def tier_entry(command: Command) -> dict[str, Any]:
+    """The entry of the connector to the DRAM tier; empty without one."""
+    return next((one for one in connectors(command) if one.get("kv_connector") in TIER_CONNECTORS), {})
+
+
 def nixl(command: Command) -> dict[str, Any]:
     """The entry of the connector that moves KV between roles; empty without one."""
-    return next((one for one in connectors(command) if one.get("kv_connector") != "MooncakeStoreConnector"), {})
+    return next((one for one in connectors(command) if one.get("kv_connector") not in TIER_CONNECTORS), {})
 
 
 def _extra(*path: str) -> Fact:
@@ -111,7 +122,7 @@ def disagreements(commands: Sequence[Command]) -> Iterator[Finding]:
     for role in ("prefill", "decode", "aggregated"):
         same = [command for command in engines if command.role == role]
         yield from _differs(f"arguments of {role}", _arguments, f"roles.{role}", same)
-        yield from _differs(f"DRAM tier of {role}", _variable("MOONCAKE_CONFIG_PATH"), "tier", same)
+        yield from _differs(f"capture of {role}", _capture, "capture", same)
         yield from _ranks(role, same)
 
 
@@ -129,6 +140,10 @@ def _arguments(command: Command) -> list[Any]:
     own = ("--data-parallel-start-rank", "--kv-events-config", "--kv-transfer-config")
     kept = [word for flag, word in pairwise(["", *command.argv]) if flag not in own]
     return [*kept, [_shared(one) for one in connectors(command)]]
+
+
+def _capture(command: Command) -> dict[str, str]:
+    return {name: value for name, value in sorted(command.env.items()) if name.startswith("RL_CAPTURE")}
 
 
 def _ranks(role: str, commands: Sequence[Command]) -> Iterator[Finding]:

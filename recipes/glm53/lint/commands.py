@@ -20,8 +20,7 @@ _KINDS = {
     "dynamo.vllm": "engine",
     "dynamo.frontend": "frontend",
     "dynamo_structural_tags.frontend": "frontend",
-    "mooncake.cli": "tier-master",
-    "mooncake.cli_client": "tier-store",
+    "mooncake_tier.cli": "tier",
 }
 
 
@@ -29,8 +28,8 @@ _KINDS = {
 class Command:
     """One process as a rendered file starts it.
 
-    where: file, and name in it. kind: engine, frontend, tier-master, tier-store or other. host: processes with equal
-    hosts share an address; empty where each has its own. image: None outside containers.
+    where: file, and name in it. kind: engine, frontend, tier-master, tier-store, tier (both in one) or other. host:
+    processes with equal hosts share an address; empty where each has its own. image: None outside containers.
     """
 
     where: str
@@ -122,4 +121,7 @@ def _process(name: str, text: str, host: str, image: str | None) -> Command:
 
 def _kind(argv: tuple[str, ...]) -> str:
     modules = [module for flag, module in pairwise(argv) if flag == "-m"]
-    return next((_KINDS[module] for module in modules if module in _KINDS), "other")
+    kind = next((_KINDS[module] for module in modules if module in _KINDS), "other")
+    if kind == "tier" and "--master" in argv:
+        return "tier-store"
+    return "tier-master" if kind == "tier" and ("--pool", "0") in pairwise(argv) else kind

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from glm53.deployment import Finding
-from glm53.lint.agreement import connectors, nixl
+from glm53.lint.agreement import TIER_CONNECTORS, connectors, nixl, tier_entry
 from glm53.lint.commands import Command, option
 
 __all__ = ["problems"]
 
 _LOOPBACK = ("", "localhost", "127.0.0.1", "0.0.0.0", "::1")
-_STORE = "MooncakeStoreConnector"
+_SHORTEST_LEASE_S = 60
 _OFF = {"FLASHINFER_DISABLE_VERSION_CHECK", "STOCKPATCH_ALLOW_UNTESTED"}
 
 
@@ -45,13 +45,13 @@ def _connector(command: Command) -> Iterator[Finding]:
     expected = {"prefill": "kv_producer", "decode": "kv_consumer"}.get(role)
     if expected is None:
         return
-    moving = [one for one in connectors(command) if one.get("kv_connector") != _STORE]
+    moving = [one for one in connectors(command) if one.get("kv_connector") not in TIER_CONNECTORS]
     if len(moving) != 1 or entry.get("kv_connector") != "NixlConnector":
         names = [one.get("kv_connector") for one in moving]
         yield _found("connector-name", command, f"{names} move KV to decode; Dynamo takes exactly one NixlConnector.")
     if entry.get("kv_role") != expected:
         yield _found("connector-role", command, f"kv_role={entry.get('kv_role')!r} on {role}, which is {expected}.")
-    policy, tiered = whole.get("kv_load_failure_policy"), _tiered(command)
+    policy, tiered = whole.get("kv_load_failure_policy"), bool(tier_entry(command))
     if tiered and whole.get("kv_role") != "kv_both":
         yield _found(
             "connector-role", command, f"kv_role={whole.get('kv_role')!r} of MultiConnector, which is kv_both."
@@ -142,34 +142,63 @@ def _ports(commands: Sequence[Command]) -> Iterator[Finding]:
             yield Finding("port-clash", host, f"{count} processes use {port}.", "Render the recipe again.")
 
 
-def _tiered(command: Command) -> bool:
-    return any(one.get("kv_connector") == _STORE for one in connectors(command))
-
-
 def _tier(commands: Sequence[Command], engines: Sequence[Command]) -> Iterator[Finding]:
-    masters = [command for command in commands if command.kind == "tier-master"]
-    stores = [command for command in commands if command.kind == "tier-store"]
-    wanting = [command for command in engines if _tiered(command)]
-    if [command for command in engines if "MOONCAKE_CONFIG_PATH" in command.env] != wanting:
-        yield _tier_found("tier-config", "other engines have the tier's configuration than have its connector.")
+    masters = [command for command in commands if command.kind in ("tier-master", "tier")]
+    stores = [command for command in commands if command.kind in ("tier-store", "tier")]
+    wanting = [command for command in engines if tier_entry(command)]
     if not bool(wanting) == bool(masters) == bool(stores):
         yield _tier_found("tier-missing", "engines, master and stores of the tier are not all there.")
     for master in masters:
-        lease, port = option(master, "--default_kv_lease_ttl"), option(master, "--rpc_port")
-        if not (lease or "").isdigit() or int(lease or 0) < 60_000:
-            yield _found("tier-lease", master, f"leases of {lease or 10000} ms are shorter than requests wait.")
+        calls, metrics = (f":{option(master, name)}" for name in ("--rpc-port", "--metrics-port"))
+        lease = _number(option(master, "--lease"))
+        if lease < _SHORTEST_LEASE_S:
+            yield _found("tier-lease", master, f"leases of {lease:g} s are shorter than requests wait.")
         for store in stores:
-            if not (option(store, "--master_server_address") or "").endswith(f":{port}"):
-                yield _found("tier-address", store, f"it looks for its master elsewhere than on port {port}.")
-    entries = [one for command in wanting for one in connectors(command) if one.get("kv_connector") == _STORE]
-    settings = [one.get("kv_connector_extra_config", {}) for one in entries]
-    if any(one.get("kv_role") != "kv_both" for one in entries):
-        yield _tier_found("connector-role", f"{_STORE} saves and loads, so its kv_role is kv_both.")
-    if not all(one.get("load_async", True) and one.get("lookup_async") for one in settings):
-        yield _tier_found("tier-waits", "the engine stands still while the tier's master or store is away.")
-    prefixes = {one.get("cache_prefix") for one in settings}
-    if wanting and (len(prefixes) != 1 or not all(prefixes)):
-        yield _tier_found("tier-namespace", f"keys begin with {prefixes}: blocks of other models could be read.")
+            if store.kind == "tier-store" and not (option(store, "--master") or "").endswith(calls):
+                yield _found("tier-address", store, f"it looks for its master elsewhere than on port {calls[1:]}.")
+        for engine in wanting:
+            section = _section(engine)
+            for key, port in (("master", calls), ("metrics", metrics)):
+                if not str(section.get(key)).endswith(port):
+                    yield _found("tier-address", engine, f"it looks for the {key} elsewhere than on port {port[1:]}.")
+            if section.get("lease_s") != lease:
+                yield _found("tier-lease", engine, f"it counts on leases of {section.get('lease_s')} s.")
+    for engine in wanting:
+        yield from _tier_entry(engine)
+        protocols = {option(store, "--protocol") for store in stores} - {_section(engine).get("protocol")}
+        if protocols:
+            yield _found(
+                "tier-protocol", engine, f"it speaks another protocol than stores: {sorted(map(str, protocols))}."
+            )
+    identities = [{key: _section(one).get(key) for key in ("model", "revision", "adapter")} for one in wanting]
+    if any(one != identities[0] or not one["model"] for one in identities):
+        yield _tier_found("tier-namespace", f"blocks belong to {identities}: engines would not find each other's.")
+
+
+def _tier_entry(engine: Command) -> Iterator[Finding]:
+    entry, section = tier_entry(engine), _section(engine)
+    name = str(entry["kv_connector"])
+    if entry.get("kv_connector_module_path") != TIER_CONNECTORS[name]:
+        yield _found("tier-module", engine, f"vLLM has no {name} of its own; it is in {TIER_CONNECTORS[name]}.")
+    if entry.get("kv_role") != "kv_both":
+        yield _found("connector-role", engine, f"{name} saves and loads, so its kv_role is kv_both.")
+    if name == "TierStoreConnector" and entry.get("kv_load_failure_policy") != "recompute":
+        yield _found("failure-policy", engine, f"{name} starts with kv_load_failure_policy recompute only.")
+    handshake = "VLLM_NIXL_SIDE_CHANNEL_HOST"
+    if section.get("host") not in (f"$({handshake})", engine.env.get(handshake)):
+        yield _found("tier-address", engine, f"host={section.get('host')!r}, where NIXL has its worker's address.")
+
+
+def _section(command: Command) -> dict[str, Any]:
+    section = (tier_entry(command).get("kv_connector_extra_config") or {}).get("mooncake_tier")
+    return section if isinstance(section, dict) else {}
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text or 0)
+    except ValueError:
+        return 0.0
 
 
 def _tier_found(code: str, message: str) -> Finding:

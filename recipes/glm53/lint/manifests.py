@@ -84,7 +84,7 @@ def _references(found: Sequence[dict[str, Any]]) -> Iterator[Finding]:
             if key == "resourceClaimTemplateName" and value not in claims:
                 yield _found("claim-missing", where, f"no ComputeDomain makes the claim template {value}.")
     yield from _claims_used(found)
-    yield from _configured(found)
+    yield from _records_kept(found)
 
 
 def _claims_used(found: Sequence[dict[str, Any]]) -> Iterator[Finding]:
@@ -104,24 +104,19 @@ def _claims_used(found: Sequence[dict[str, Any]]) -> Iterator[Finding]:
                 yield _found("claim-unused", where, f"the pod declares claims {declared}, its containers use {used}.")
 
 
-def _configured(found: Sequence[dict[str, Any]]) -> Iterator[Finding]:
-    """A file that a variable names is mounted where the variable says."""
-    held = {obj["metadata"]["name"]: set(obj.get("data", {})) for obj in found if obj.get("kind") == "ConfigMap"}
+def _records_kept(found: Sequence[dict[str, Any]]) -> Iterator[Finding]:
+    """Captured requests go to a volume that outlives the pod, and can be written."""
     for obj in found:
-        for key, spec in _pairs(obj):
-            if key != "spec" or not isinstance(spec, dict) or "containers" not in spec:
+        for key, container in _pairs(obj):
+            if key != "containers":
                 continue
-            maps = {one["name"]: one["configMap"]["name"] for one in spec.get("volumes", []) if "configMap" in one}
-            for container in spec["containers"]:
-                there = {
-                    f"{mount['mountPath']}/{file}"
-                    for mount in container.get("volumeMounts", [])
-                    for file in held.get(maps.get(mount["name"], ""), ())
-                }
-                for variable in container.get("env", []):
-                    if variable["name"] == "MOONCAKE_CONFIG_PATH" and variable.get("value") not in there:
+            for one in container:
+                folders = [env.get("value", "") for env in one.get("env", []) if env["name"] == "RL_CAPTURE_DIR"]
+                mounts = [mount["mountPath"] for mount in one.get("volumeMounts", []) if not mount.get("readOnly")]
+                for folder in folders:
+                    if not any(folder.startswith(f"{path}/") for path in mounts):
                         where = f"{obj.get('kind')} {obj['metadata'].get('name')}"
-                        yield _found("config-missing", where, f"nothing is mounted at {variable.get('value')!r}.")
+                        yield _found("records-lost", where, f"no volume that can be written holds {folder!r}.")
 
 
 def _pod_labels(obj: Any) -> Iterator[dict[str, str]]:

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from glm53.commands.capture import capture_environment
 from glm53.commands.connectors import Master
 from glm53.commands.engine import Place, engine_arguments, engine_environment, serving_environment
 from glm53.commands.frontend import frontend_arguments, frontend_environment, frontend_module
-from glm53.commands.tier import node_arguments
+from glm53.commands.tier import MODULE, node_arguments
 from glm53.deployment import Deployment, RoleName
 from glm53.output.shell import script
 
@@ -174,7 +175,7 @@ def _tier(deployment: Deployment, ports: tuple[int, ...], run_dir: Path, python:
         name="tier",
         role="tier",
         argv=(
-            *(python, "-m", "mooncake_tier.cli"),
+            *(python, "-m", MODULE),
             *node_arguments(deployment, LOOPBACK, (calls, metrics, store), str(folder)),
         ),
         env={"PYTHONUNBUFFERED": "1"},
@@ -211,12 +212,13 @@ def _worker(
         model=str(deployment.model.folder),
         events=f"ipc://{run_dir / f'{name}.events'}",
         transfer_log=None if transfer_log is None else str(transfer_log),
-        master=Master(f"{LOOPBACK}:{tier[0]}", f"{LOOPBACK}:{tier[1]}") if tier else None,
+        master=Master(f"{LOOPBACK}:{tier[0]}", f"{LOOPBACK}:{tier[1]}", LOOPBACK) if tier else None,
     )
     env = {
         **common,
         **(_tier_environment(run_dir) if tier and role != "decode" else {}),
         **engine_environment(deployment, role),
+        **capture_environment(deployment, role, str(run_dir / "capture")),
         "DYN_SYSTEM_PORT": str(status_port),
         "VLLM_NIXL_SIDE_CHANNEL_HOST": LOOPBACK,
         "VLLM_NIXL_SIDE_CHANNEL_PORT": str(handshake_port),

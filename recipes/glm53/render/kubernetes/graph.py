@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
+from glm53.commands.capture import capture_environment, captures
+from glm53.commands.connectors import Master
 from glm53.commands.engine import Place, engine_arguments, engine_environment
 from glm53.commands.frontend import frontend_arguments, frontend_environment
 from glm53.commands.volume import model_folder
 from glm53.deployment import Deployment, Role, RoleName
-from glm53.render.kubernetes.pods import MOUNT, environment, labels, pod, probe, volume_mounts, volumes
+from glm53.render.kubernetes.pods import (
+    MOUNT,
+    environment,
+    labels,
+    pod,
+    probe,
+    tier_master_name,
+    volume_mounts,
+    volumes,
+)
 
-__all__ = ["CLAIM", "CONFIG_MOUNT", "graph", "tier_config_name"]
+__all__ = ["CLAIM", "graph"]
 
 CLAIM = "compute-domain"
-CONFIG_MOUNT = "/etc/mooncake"
+CAPTURE_MOUNT = "/capture"
+_RECORDS_MOUNT = {"name": "capture", "mountPath": CAPTURE_MOUNT}
 
 _TYPES = {"prefill": "prefill", "decode": "decode", "aggregated": "worker"}
-
-
-def tier_config_name(deployment: Deployment) -> str:
-    """Name of the ConfigMap with Mooncake's client configuration."""
-    return f"{deployment.name}-tier"
 
 
 def graph(deployment: Deployment) -> dict[str, Any]:
@@ -62,16 +69,14 @@ def _frontend(deployment: Deployment) -> dict[str, Any]:
 
 def _worker(deployment: Deployment, name: RoleName, role: Role, groups: int) -> dict[str, Any]:
     nodes, domain = deployment.nodes(name), _in_compute_domain(deployment)
-    tiered = deployment.tier is not None and name != "decode"
     spec = pod(
         deployment,
-        [_engine(deployment, name, role, tiered)],
+        [_engine(deployment, name, role)],
         nodeSelector={"kubernetes.io/arch": deployment.machine.architecture},
         # A group that is told to stop finishes what it is streaming.
         terminationGracePeriodSeconds=600,
         tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
-        volumes=volumes(deployment)
-        + ([{"name": "mooncake", "configMap": {"name": tier_config_name(deployment)}}] if tiered else []),
+        volumes=volumes(deployment) + ([_records(deployment)] if captures(deployment, name) else []),
     )
     if domain:
         spec["resourceClaims"] = [{"name": CLAIM, "resourceClaimTemplateName": f"{deployment.name}-{CLAIM}"}]
@@ -94,15 +99,18 @@ def _worker(deployment: Deployment, name: RoleName, role: Role, groups: int) -> 
     return component
 
 
-def _engine(deployment: Deployment, name: RoleName, role: Role, tiered: bool) -> dict[str, Any]:
+def _engine(deployment: Deployment, name: RoleName, role: Role) -> dict[str, Any]:
     ports, cluster = deployment.ports, deployment.cluster
-    place = Place(model=model_folder(deployment, MOUNT), events=f"tcp://*:{ports.kv_events}")
+    place = Place(
+        model=model_folder(deployment, MOUNT),
+        events=f"tcp://*:{ports.kv_events}",
+        master=Master.at(deployment, tier_master_name(deployment), "$(VLLM_NIXL_SIDE_CHANNEL_HOST)"),
+    )
     values = engine_environment(deployment, name) | {
+        **capture_environment(deployment, name, f"{CAPTURE_MOUNT}/{deployment.name}"),
         "VLLM_NIXL_SIDE_CHANNEL_PORT": str(ports.side_channel),
         **_fabric(deployment),
     }
-    if tiered:
-        values["MOONCAKE_CONFIG_PATH"] = f"{CONFIG_MOUNT}/mooncake.json"
     # Dynamo finds the address by itself only where NIXL is not inside MultiConnector; vLLM's default is localhost.
     address = {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     counted = {"nvidia.com/gpu": str(min(role.gpus, deployment.machine.gpus))}
@@ -111,7 +119,6 @@ def _engine(deployment: Deployment, name: RoleName, role: Role, tiered: bool) ->
     resources: dict[str, Any] = {"limits": counted, "requests": counted | {"memory": "128Gi"}}
     if _in_compute_domain(deployment):
         resources["claims"] = [{"name": CLAIM}]
-    mounts = volume_mounts() + ([{"name": "mooncake", "mountPath": CONFIG_MOUNT, "readOnly": True}] if tiered else [])
     return {
         "name": "main",
         "image": deployment.image("engine"),
@@ -125,8 +132,14 @@ def _engine(deployment: Deployment, name: RoleName, role: Role, tiered: bool) ->
         "readinessProbe": probe("/health", "system", period=10, failures=3),
         "resources": resources,
         "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
-        "volumeMounts": mounts,
+        "volumeMounts": volume_mounts() + ([_RECORDS_MOUNT] if captures(deployment, name) else []),
     }
+
+
+def _records(deployment: Deployment) -> dict[str, Any]:
+    """The volume that holds captured requests, as a pod's volume."""
+    assert deployment.capture is not None
+    return {"name": _RECORDS_MOUNT["name"], "persistentVolumeClaim": {"claimName": deployment.capture.volume}}
 
 
 def _in_compute_domain(deployment: Deployment) -> bool:

@@ -60,8 +60,12 @@ def launch_script(deployment: Deployment, files: Sequence[str], kinds: Sequence[
         crds = ("podcliquesets.grove.io", "leaderworkersets.leaderworkerset.x-k8s.io")
         found = " || ".join(f"kubectl get crd {crd} > /dev/null 2>&1" for crd in crds)
         lines.append(f'{found} || fail "groups span nodes, and the cluster has neither Grove nor LeaderWorkerSet."')
-    volume = deployment.cluster.volume
-    lines.append(f'kube get pvc {volume} > /dev/null || fail "there is no volume claim {volume} in $namespace."')
+    capture = deployment.capture
+    lines += [
+        f'kube get pvc {volume} > /dev/null || fail "there is no volume claim {volume} in $namespace."'
+        for volume in (deployment.cluster.volume, capture.volume if capture else None)
+        if volume
+    ]
     lines += [
         f'kube get secret {secret} > /dev/null || fail "there is no secret {secret} in $namespace."'
         for secret in secrets

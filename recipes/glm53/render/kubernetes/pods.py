@@ -8,7 +8,17 @@ from typing import Any
 from glm53.commands.volume import plugins_folder
 from glm53.deployment import Deployment
 
-__all__ = ["MOUNT", "environment", "labels", "pod", "priority_class_name", "probe", "volume_mounts", "volumes"]
+__all__ = [
+    "MOUNT",
+    "environment",
+    "labels",
+    "pod",
+    "priority_class_name",
+    "probe",
+    "tier_master_name",
+    "volume_mounts",
+    "volumes",
+]
 
 MOUNT = "/models"
 _VOLUME = "models"
@@ -56,6 +66,11 @@ def pod(deployment: Deployment, containers: list[dict[str, Any]], **more: Any) -
 def priority_class_name(deployment: Deployment) -> str | None:
     """The PriorityClass that is made with the deployment, if there is one."""
     return None if deployment.capacity.priority is None else f"{deployment.name}-{deployment.capacity.policy}"
+
+
+def tier_master_name(deployment: Deployment) -> str:
+    """The service by which workers and stores find the DRAM tier's master."""
+    return f"{deployment.name}-tier-master"
 
 
 def probe(path: str, port: str, *, period: int, failures: int) -> dict[str, Any]:

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from glm53.commands.tier import client_config, master_arguments, store_arguments
+from glm53.commands.tier import MODULE, master_arguments, store_arguments
 from glm53.deployment import Deployment, RoleName
-from glm53.render.kubernetes.graph import tier_config_name
-from glm53.render.kubernetes.pods import environment, labels, pod, volume_mounts, volumes
+from glm53.render.kubernetes.pods import environment, labels, pod, tier_master_name, volume_mounts, volumes
 
 __all__ = ["tier"]
+
+_FOLDER = "/tmp/mooncake-tier"
 
 
 def tier(deployment: Deployment) -> list[dict[str, Any]]:
     """The objects; none without a DRAM tier."""
     if deployment.tier is None:
         return []
-    name, ports = tier_config_name(deployment), deployment.ports
-    master, store = f"{name}-master", f"{name}-store"
-    config = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name, "labels": labels(deployment, "tier")},
-        "data": {"mooncake.json": client_config(deployment, master)},
-    }
+    ports = deployment.ports
+    master, store = tier_master_name(deployment), f"{deployment.name}-tier-store"
     service = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -43,7 +38,6 @@ def tier(deployment: Deployment) -> list[dict[str, Any]]:
         "spec": {"clusterIP": "None", "selector": labels(deployment, "tier-store")},
     }
     return [
-        config,
         service,
         headless,
         _master(deployment, master),
@@ -57,9 +51,9 @@ def _master(deployment: Deployment, name: str) -> dict[str, Any]:
     container = {
         "name": "master",
         "image": deployment.image("store"),
-        "command": ["python3", "-m", "mooncake.cli"],
-        "args": master_arguments(deployment),
-        "env": environment(deployment, {}),
+        "command": ["python3", "-m", MODULE],
+        "args": master_arguments(deployment, "$(POD_ADDRESS)", _FOLDER),
+        "env": _environment(deployment),
         "ports": [
             {"name": "rpc", "containerPort": ports.tier_rpc},
             {"name": "metrics", "containerPort": ports.tier_metrics},
@@ -96,15 +90,9 @@ def _store(deployment: Deployment, name: str, master: str) -> dict[str, Any]:
     container = {
         "name": "store",
         "image": deployment.image("store"),
-        "command": ["python3", "-m", "mooncake.cli_client"],
-        "args": store_arguments(deployment, "$(POD_ADDRESS)", master),
-        "env": sorted(
-            [
-                *environment(deployment, {}),
-                {"name": "POD_ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-            ],
-            key=lambda one: str(one["name"]),
-        ),
+        "command": ["python3", "-m", MODULE],
+        "args": store_arguments(deployment, "$(POD_ADDRESS)", master, _FOLDER),
+        "env": _environment(deployment),
         "ports": [{"name": "store", "containerPort": deployment.ports.tier_store}],
         "readinessProbe": {"tcpSocket": {"port": "store"}, "periodSeconds": 10},
         "resources": {"requests": {"cpu": "4", **needed}, "limits": needed},
@@ -115,7 +103,6 @@ def _store(deployment: Deployment, name: str, master: str) -> dict[str, Any]:
         "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_beside(labels(deployment, role))]},
         "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_beside(own)]},
     }
-    groups = getattr(deployment.workers, role)
     spec = pod(
         deployment,
         [container],
@@ -129,13 +116,18 @@ def _store(deployment: Deployment, name: str, master: str) -> dict[str, Any]:
         "kind": "StatefulSet",
         "metadata": {"name": name, "labels": own},
         "spec": {
-            "replicas": groups * deployment.nodes(role),
+            "replicas": deployment.tier_nodes,
             "serviceName": name,
             "podManagementPolicy": "Parallel",
             "selector": {"matchLabels": own},
             "template": {"metadata": {"labels": own}, "spec": spec},
         },
     }
+
+
+def _environment(deployment: Deployment) -> list[dict[str, Any]]:
+    address = {"name": "POD_ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    return sorted([*environment(deployment, {}), address], key=lambda one: str(one["name"]))
 
 
 def _beside(own: dict[str, str]) -> dict[str, Any]:

@@ -6,10 +6,12 @@ models, plugins and what a run writes.
 
 from __future__ import annotations
 
+from glm53.commands.capture import capture_environment
+from glm53.commands.connectors import Master
 from glm53.commands.engine import Place, engine_arguments, engine_environment, serving_environment
 from glm53.commands.frontend import frontend_arguments, frontend_environment
 from glm53.commands.pins import pins_script
-from glm53.commands.tier import client_config, master_arguments, store_arguments
+from glm53.commands.tier import MODULE, master_arguments, store_arguments
 from glm53.commands.volume import model_folder, plugins_folder, prepare_script
 from glm53.deployment import Deployment
 from glm53.output.shell import script
@@ -18,6 +20,7 @@ from glm53.render.slurm.placement import Slot, place
 
 __all__ = ["render"]
 
+_TIER_DIR = "${RUN_DIR}/tier"
 _PLANES = ("--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq")
 
 
@@ -36,17 +39,18 @@ def render(deployment: Deployment) -> dict[str, str]:
     files |= {f"{slot.name}.sh": _worker(deployment, slot) for slot in slots}
     if deployment.tier:
         files |= {
-            "mooncake.json": client_config(deployment, "HEAD") + "\n",
             "tier-master.sh": script(
                 f"{deployment.name}: Mooncake's master",
-                ["python3", "-m", "mooncake.cli", *master_arguments(deployment)],
+                ["python3", "-m", MODULE, *master_arguments(deployment, "${NODE_ADDRESS}", f"{_TIER_DIR}-master")],
                 _paths(deployment),
             ),
             "tier-store.sh": script(
                 f"{deployment.name}: Mooncake's store of one node",
                 [
-                    *("python3", "-m", "mooncake.cli_client"),
-                    *store_arguments(deployment, "${NODE_ADDRESS}", "${FRONT_ADDRESS}"),
+                    *("python3", "-m", MODULE),
+                    *store_arguments(
+                        deployment, "${NODE_ADDRESS}", "${FRONT_ADDRESS}", f"{_TIER_DIR}-${{NODE_ADDRESS}}"
+                    ),
                 ],
                 _paths(deployment),
             ),
@@ -79,18 +83,18 @@ def _worker(deployment: Deployment, slot: Slot) -> str:
         model=model_folder(deployment, str(deployment.cluster.shared)),
         events=f"tcp://*:{ports.kv_events + slot.index * ranks}",
         placement=placement,
+        master=Master.at(deployment, "${FRONT_ADDRESS}", "${NODE_ADDRESS}"),
     )
     env = {
         **_runtime(deployment),
         **engine_environment(deployment, slot.role),
+        **capture_environment(deployment, slot.role, f"{deployment.cluster.shared}/capture/{deployment.name}"),
         **_paths(deployment),
         "CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in range(slot.first_gpu, slot.first_gpu + slot.gpus)),
         "DYN_SYSTEM_PORT": str(ports.system + slot.index),
         "VLLM_NIXL_SIDE_CHANNEL_HOST": "${NODE_ADDRESS}",
         "VLLM_NIXL_SIDE_CHANNEL_PORT": str(ports.side_channel + slot.index * ranks),
     }
-    if deployment.tier and slot.role != "decode":
-        env["MOONCAKE_CONFIG_PATH"] = "${RUN_DIR}/mooncake.json"
     argv = ["python3", "-m", "dynamo.vllm", *engine_arguments(deployment, slot.role, location), *_PLANES]
     return script(f"{deployment.name}: {slot.role} group {slot.group}, node {slot.rank} of {slot.nodes}", argv, env)
 

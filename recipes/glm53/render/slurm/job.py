@@ -62,7 +62,6 @@ def job_script(deployment: Deployment, slots: Sequence[Slot]) -> str:
         stored = sorted({slot.node for slot in slots if slot.role != "decode"})
         lines += [
             f"store={shlex.quote(_container(deployment, deployment.image('store')))}",
-            'sed "s/HEAD/$FRONT_ADDRESS/" "$here/mooncake.json" > "$RUN_DIR/mooncake.json"',
             'start tier-master 0 0 "$store"',
             "# The master listens before anybody asks for it.",
             "for _ in {1..300}; do",
