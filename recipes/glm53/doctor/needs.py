@@ -50,6 +50,8 @@ class Needs:
             found.add("flashinfer_nvfp4")
         if tools.structural_tags != "off":
             found.add("dynamo_structural_tags")
+        if self.role != "prefill" and self.deployment.capture is not None:
+            found.add("rl_capture")
         if not self.deployment.machine.gpus:
             found.add("vllm_cpu_dsa")
         return frozenset(found)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from glm53.deployment.findings import Finding
 from glm53.deployment.model import Deployment
-from glm53.deployment.rules import cache, groups, overrides, serving, supply
+from glm53.deployment.rules import cache, capture, groups, overrides, serving, supply
 
 __all__ = ["RULES"]
 
@@ -13,5 +13,6 @@ RULES: tuple[Callable[[Deployment], Iterator[Finding]], ...] = (
     cache.findings,
     serving.findings,
     supply.findings,
+    capture.findings,
     overrides.findings,
 )

@@ -69,6 +69,7 @@ OWNED_VARIABLES = {
     "FLASHINFER_NVFP4_POLICY": "engine.nvfp4_policy",
     "MOONCAKE_CONFIG_PATH": "tier",
     "PYTHONHASHSEED": "engine",
+    "RL_CAPTURE*": "capture",
     "PYTHONPATH": "images",
     "UCX_TLS": "cluster.rdma",
     "VLLM_KV_CACHE_LAYOUT": "kv_transfer.layout",
