@@ -38,11 +38,11 @@ def test_the_published_five_times_follow_from_the_defaults(model: Path) -> None:
 
     tep, dep = data["shapes"]["TEP"], data["shapes"]["DEP"]
     assert (data["block_bytes"], data["dtype"]) == (3_115_008, "fp8")
-    assert (tep["tokens"], dep["tokens"], dep["tokens_a_rank"]) == (2_275_776, 11_234_816, 1_404_352)
-    assert round(data["ratio"], 2) == 4.94
-    assert (tep["sessions_kept"], dep["sessions_kept"]) == (16, 80)
+    assert (tep["tokens"], dep["tokens"], dep["tokens_a_rank"]) == (2_184_512, 10_597_376, 1_324_672)
+    assert round(data["ratio"], 2) == 4.85
+    assert (tep["sessions_kept"], dep["sessions_kept"]) == (15, 75)
     assert data["tier_tokens"] == 1024 * (1 << 30) // 3_115_008 * 64
-    # 66 agents need more than 16 prompts and less than 80.
+    # 66 agents need more than 15 prompts and less than 75.
     assert tep["without_tier"]["hit_rate"] < 0.25
     assert dep["without_tier"]["hit_rate"] > 0.8
     for shape in (tep, dep):
@@ -63,8 +63,8 @@ def test_the_table_shows_shapes_shares_and_terms(model: Path) -> None:
     shown = _plan(model, "--tier-gib", "1024").stdout
 
     assert "TEP8" in shown
-    assert "11,234,816" in shown
-    assert "DEP keeps 4.94 times the tokens of TEP; the tier 22,590,208 tokens" in shown
+    assert "10,597,376" in shown
+    assert "DEP keeps 4.85 times the tokens of TEP; the tier 22,590,208 tokens" in shown
     assert "at best 85.9% are hits" in " ".join(shown.split())
     assert max(map(len, shown.splitlines())) <= 80
 

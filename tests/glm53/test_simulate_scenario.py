@@ -18,10 +18,10 @@ from vllm_blhnc.plan import PlanError
 GB200 = Path(__file__).parents[2] / "recipes" / "glm53-gb200-nvl72.yaml"
 SPEEDS = Speeds(80_000.0, 10.0, ("", ""))
 
-#: 0.87 of 186 GB, less 57 GB outside the experts, an eighth of 408 GB of experts, 6 + 8 GiB of buffers; a block of 79
+#: 0.87 of 186 GB, less 38 GB outside the experts, an eighth of 427 GB of experts, 6 + 8 GiB of buffers; a block of 79
 #: MLA caches with 352 bytes a token and 22 indexer caches with 132.
-DEP_POOL = 161_820_000_000 - 57_000_000_000 - 51_000_000_000 - 14 * 2**30
-TEP_POOL = 161_820_000_000 - 7_125_000_000 - 51_000_000_000 - 6 * 2**30
+DEP_POOL = 161_820_000_000 - 38_000_000_000 - 53_375_000_000 - 14 * 2**30
+TEP_POOL = 161_820_000_000 - 4_750_000_000 - 53_375_000_000 - 6 * 2**30
 BLOCK = 64 * (79 * 352 + 22 * 132)
 
 
@@ -42,8 +42,8 @@ def test_the_same_gpus_with_tensor_parallelism_hold_one_cache() -> None:
     assert (role.tensor_parallel, role.data_parallel, role.gpus, role.expert_parallel) == (8, 1, 8, True)
     assert (kv.pool, kv.ranks, kv.blocks) == (TEP_POOL, 1, TEP_POOL // BLOCK)
     dep = 8 * (DEP_POOL // BLOCK) / (TEP_POOL // BLOCK)
-    assert prefix_ratio(deployment, deployment.roles.prefill) == dep == pytest.approx(3.19, abs=0.005)
-    assert prefix_ratio(deployment, deployment.roles.prefill, 29 * 10**9) == pytest.approx(5.3, abs=0.005)
+    assert prefix_ratio(deployment, deployment.roles.prefill) == dep == pytest.approx(4.56, abs=0.005)
+    assert prefix_ratio(deployment, deployment.roles.prefill, 19 * 10**9) == pytest.approx(5.98, abs=0.005)
 
 
 def test_the_job_is_the_recipe(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_the_job_is_the_recipe(tmp_path: Path) -> None:
     assert (engine["num_gpu_blocks"], engine["block_size"]) == (DEP_POOL // BLOCK, 64)
     assert engine["max_model_len"] == decode["engine"]["max_model_len"] == 400_000
     assert (decode["engine"]["max_num_batched_tokens"], decode["engine"]["max_num_seqs"]) == (1024, 64)
-    decode_pool = 161_820_000_000 - (57_000_000_000 + 408_000_000_000) // 4 - 6 * 2**30
+    decode_pool = 161_820_000_000 - (38_000_000_000 + 427_000_000_000) // 4 - 6 * 2**30
     assert decode["engine"]["num_gpu_blocks"] == decode_pool // BLOCK
     # 400 GiB on each of two nodes, one part a rank.
     assert engine["native_host_offload"]["num_host_blocks"] == 2 * 400 * 2**30 // BLOCK // 8

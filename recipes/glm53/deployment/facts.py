@@ -57,10 +57,11 @@ class Release:
 #: Release of Dynamo -> what belongs to it. Images carry the same number as their tag.
 RELEASES = {"1.6.1": Release(vllm="0.31.0", nixl="1.4.1", mooncake="0.3.13.post1")}
 
-#: Bytes of GLM-5.3's weights by how they are stored: the vLLM project's recipe for the model (bf16, fp8), and the size
-#: of the NVFP4 checkpoint, of which only the routed experts are in NVFP4.
+#: Bytes of GLM-5.3's weights by how they are stored, prediction layer included: 753.3 billion parameters (bf16, fp8),
+#: and the published size of the NVFP4 checkpoint.
 WEIGHT_BYTES = {"bf16": 1_506 * _GB, "fp8": 753 * _GB, "nvfp4": 465 * _GB}
 
-#: Bytes of those weights that are not in routed experts, and that expert parallelism therefore does not divide:
-#: 75 MoE layers x 256 experts x 3 matrices of 6144 x 2048 are 724.8 of 753 billion parameters.
-DENSE_BYTES = {"bf16": 57 * _GB, "fp8": 29 * _GB, "nvfp4": 57 * _GB}
+#: Bytes of those weights that are not in routed experts, and that expert parallelism therefore does not divide: 18.9 of
+#: the 753.3 billion parameters that GLM-5.3's published dimensions make with the prediction layer, whose 9.7 billion of
+#: routed experts are divided like the others. The NVFP4 checkpoint has all but the 75 layers' experts in 16 bits.
+DENSE_BYTES = {"bf16": 38 * _GB, "fp8": 19 * _GB, "nvfp4": 38 * _GB}

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from glm53.deployment.facts import DENSE_BYTES, WEIGHT_BYTES
 from glm53.plan.capacity import GIB, plan_capacity
 from glm53.plan.config import read_config
 from glm53.plan.options import TABLE, Dtype, Model, cache_dtype, errors_in_one_line, gib_bytes
@@ -18,14 +19,18 @@ from vllm_blhnc.plan import BLOCK_SIZE, Caches, PlanError
 
 __all__ = ["tier"]
 
+#: GLM-5.3's NVFP4 checkpoint, in GiB to a tenth: what is in routed experts, and all else.
+_EXPERTS = round((WEIGHT_BYTES["nvfp4"] - DENSE_BYTES["nvfp4"]) / GIB, 1)
+_SHARED = round(DENSE_BYTES["nvfp4"] / GIB, 1)
+
 
 def tier(
     model: Model,
     hbm_gib: Annotated[float, typer.Option(help="Memory of one GPU in GiB.")] = 173.0,
-    experts_gib: Annotated[float, typer.Option(help="Weights of all experts in GiB, split over the GPUs.")] = 364.0,
+    experts_gib: Annotated[float, typer.Option(help="Weights of all experts in GiB, split over the GPUs.")] = _EXPERTS,
     shared_gib: Annotated[
         float, typer.Option(help="All other weights in GiB: split with TEP, whole on each GPU with DEP.")
-    ] = 36.0,
+    ] = _SHARED,
     gpus: Annotated[int, typer.Option(min=1, max=1 << 12, help="GPUs of the prefill group.")] = 8,
     utilization: Annotated[float, typer.Option(help="vLLM's --gpu-memory-utilization.")] = 0.92,
     runtime_gib: Annotated[float, typer.Option(help="Activations, CUDA graphs and NCCL of one GPU in GiB.")] = 6.0,
@@ -45,7 +50,7 @@ def tier(
 
     An MLA cache is whole on every tensor-parallel rank, so a TEP group keeps what one
     of its GPUs keeps. A DEP group keeps as much as all of them, less the weights that
-    are then whole on each. The defaults are a group of GB200 with NVFP4 experts.
+    are then whole on each. The defaults are a group of GB200 with GLM-5.3 in NVFP4.
 
     Agents come in a random order that the seed fixes; each comes to one rank always.
     What must go is the end of the prompt that was used least recently.

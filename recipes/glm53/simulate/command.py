@@ -32,7 +32,7 @@ __all__ = ["PREFILL", "simulate"]
 
 #: Tokens a second of one prefill group where none is measured: with it, the default trace and chunks of 8192, the
 #: simulated median wait is the published one (docs/simulate.md).
-PREFILL = 120_000.0
+PREFILL = 100_000.0
 
 _QUICK = {"sessions": 6, "rounds": 8, "turns": 4, "output": 50, "spread_seconds": 30.0}
 _QUICK_RATIOS = (2, 4)
