@@ -64,7 +64,7 @@ class Sessions:
         one = self._renew(found)
         one.running.discard(request)
         self._remember(names)
-        if ended:
+        if ended or not (names or one.names or one.running):  # nothing to keep, and nothing to know it by
             self._drop(found)
         elif len(names) >= len(one.names):
             self._keep(found, one, list(names))

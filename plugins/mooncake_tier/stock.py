@@ -41,6 +41,9 @@ LEASE_OVER = -707
 #: Longest time in seconds that the transfer engine waits for a transfer; its own default is 30.
 TRANSFER_TIMEOUT_S = 5
 
+#: Longest time in seconds that a call waits for the master; its own default is 30, in which nothing else is looked up.
+RPC_TIMEOUT_S = 5
+
 
 class NativeStore(Protocol):
     """The calls of a store; each may take seconds, and each but `close` lets other threads run meanwhile."""
@@ -86,6 +89,7 @@ def prepare_environment(host: str) -> None:
     for name, value in {
         "MC_TCP_BIND_ADDRESS": host,
         "MC_TRANSFER_TIMEOUT": str(TRANSFER_TIMEOUT_S),
+        "MC_RPC_TIMEOUT_MS": str(1000 * RPC_TIMEOUT_S),
         "GLOG_minloglevel": "2",
         "MC_STORE_CLIENT_METRIC": "0",
     }.items():

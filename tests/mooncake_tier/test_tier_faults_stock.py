@@ -127,6 +127,18 @@ def test_a_pool_that_stalls_costs_deadlines_and_comes_back(node: Node, memory: M
         eventually(lambda: _loads_right(client, memory, range(1)) == [Outcome.OK])
 
 
+def test_a_call_to_a_master_that_hangs_ends_by_itself(node: Node) -> None:
+    """After Mooncake's own 30 s: so long would one lost answer keep every other lookup waiting."""
+    with client_of(node, NAMESPACE, lookup_s=25.0) as client:
+        master = node.processes["master"]
+        os.kill(master.pid, signal.SIGSTOP)
+        try:
+            assert client.submit_lookup([_key(0)]).wait() == [Outcome.FAILED]  # DEADLINE would be ours
+        finally:
+            os.kill(master.pid, signal.SIGCONT)
+        assert client.lookup([_key(0)]) == [False]
+
+
 def test_random_operations_of_two_namespaces_agree_with_a_dictionary(node: Node, memory: Memory) -> None:
     """Two engines that differ in one field, on one store: puts, gets, lookups, evictions, damage, a killed pool.
 

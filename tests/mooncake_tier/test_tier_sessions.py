@@ -162,3 +162,18 @@ def test_clearing_forgets_sessions_and_what_was_seen() -> None:
 
     assert (kept.names, len(sessions)) == (set(), 0)
     assert not sessions.worth_writing("2", "ab")
+
+
+def test_a_request_of_less_than_a_chunk_is_no_session() -> None:
+    """There is nothing to keep, and no next turn could be told by it."""
+    sessions, _, _ = _sessions()
+    sessions.begin("short", [])
+    sessions.finish("short", [])
+    assert len(sessions) == 0
+
+    sessions.begin("named", [], "one")
+    sessions.begin("beside it", [], "one")
+    sessions.finish("named", [])
+    assert len(sessions) == 1
+    sessions.finish("beside it", _chunks("ab"))
+    assert len(sessions) == 1
