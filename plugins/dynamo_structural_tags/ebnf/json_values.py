@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from math import ceil, floor
 from typing import Any
 
@@ -11,6 +12,7 @@ from ..schema import Shapes
 from ..schema.shapes import ANY, Anything, Array, Literals, Number, Object, Part, Ref, Shape, Text
 from ..schema.typed import Note, settle_number
 from ..schema.verdicts import Verdict
+from .json_strings import BEHIND
 from .keys import Entries, Entry
 from .markers import Markers
 from .numbers import ANY_NUMBER, fraction_range, integer_range, multiples
@@ -30,16 +32,19 @@ class JsonValues:
     """Writes the rules of JSON values of one document into a grammar that others may share.
 
     blank: an expression for what may stand between two parts.
+    behind: what may follow a value, see `json_strings.BEHIND`.
     """
+
+    behind = BEHIND
 
     def __init__(
         self, rules: Rules, markers: Markers, shapes: Shapes, strict: bool, blank: str = "[ \\n\\r\\t]?"
     ) -> None:
         self.rules, self.markers, self.shapes, self.strict = rules, markers, shapes, strict
         self.texts = Texts(rules, markers)
-        self.blank = rules.add(blank)
-        self.comma = rules.add(f'{self.blank} "," {self.blank}')
-        self.colon = rules.add(f'{self.blank} ":" {self.blank}')
+        self.blank, blanks = rules.add(blank), _ways(blank)
+        self.comma, self.colon = (_spaced(rules, mark, blanks, blanks) for mark in ",:")
+        self.close_array, self.close_object = (_spaced(rules, mark, blanks, ("",)) for mark in "]}")
         self._references: dict[str, str | None] = {}
 
     def value(self, shape: Shape) -> str:
@@ -56,18 +61,24 @@ class JsonValues:
         if found is None:
             found = self.rules.named[key] = self.rules.reserve()
             text, number = self.texts.any_json(), self.rules.add(ANY_NUMBER)
-            pair = self.rules.add(f"{text} {self.colon} {found}")
-            choices = [text, number, '"true"', '"false"', '"null"', self.any_array(), self._braces(self._list(pair))]
+            pair = self.rules.add(f"{self.texts.any_json(':')} {self.colon} {found}")
+            choices = [text, number, '"true"', '"false"', '"null"', self.any_array(), self._several(pair, self._braces)]
             self.rules.define(found, one_of(choices))
         return found
 
     def any_array(self) -> str:
         """Any array."""
-        return self.rules.add(self._brackets(self._list(self.item(ANY))))
+        return self.rules.add(self._several(self.item(ANY), self._brackets))
 
     def item(self, shape: Shape) -> str:
         """A rule for one value of an array."""
-        return self.value(shape)
+        return self._before(",]").value(shape)
+
+    def _before(self, behind: str) -> JsonValues:
+        """The same for values that one of these characters follows, perhaps after blanks."""
+        found = copy(self)
+        found.behind = behind
+        return found
 
     def literal(self, value: Any) -> str:
         """One value; arrays and objects by their structure, so that blanks are free in them."""
@@ -108,7 +119,7 @@ class JsonValues:
             case Number():
                 return self.number(part)
             case Text():
-                return [self.texts.json(part, self.strict, self._note(part.place))]
+                return [self.texts.json(part, self.strict, self._note(part.place), self.behind)]
             case Literals(values):
                 return [self.literal(value) for value in values]
             case Array():
@@ -123,7 +134,7 @@ class JsonValues:
     def _reference(self, name: str) -> str:
         if name not in self._references:
             self._references[name] = None
-            value = self.value(self.shapes.definitions.shapes[name])
+            value = self._before(BEHIND).value(self.shapes.definitions.shapes[name])
             own = self._references[name]  # only a definition that refers to itself has got a name meanwhile
             if own is None:
                 self._references[name] = value
@@ -162,6 +173,8 @@ class JsonValues:
             tail = step if place < low else f"({step})?"
         if prefix:
             inner = f"{self.item(prefix[0])} {self.rules.add(tail)}"
+        elif rest is not None and low < 2 and high is None:
+            return self.rules.add(self._several(rest, self._brackets, empty=low == 0))
         elif rest is not None:
             least, most = max(0, low - 1), None if high is None else high - 1
             counted = "*" if (least, most) == (0, None) else f"{{{least},{'' if most is None else most}}}"
@@ -176,7 +189,8 @@ class JsonValues:
         """A rule for objects of one part."""
         has_values = self.shapes.definitions.has_values
         usable = {name: shape for name, shape in found.properties.items() if has_values(shape)}
-        entries = [Entry(self._pair(name, self.value(one)), name in found.required) for name, one in usable.items()]
+        inside = self._before(",}")
+        entries = [Entry(self._pair(name, inside.value(one)), name in found.required) for name, one in usable.items()]
         entries = [entry for entry in entries if entry.rule]
         other = self._other(found) if has_values(found.rest) else None
         written = Entries(entries, other, self.comma, found.low, found.high)
@@ -186,11 +200,11 @@ class JsonValues:
 
     def _other(self, found: Object) -> str | None:
         """A key that is not declared, with its value; None if it cannot be written."""
-        value = self.value(found.rest)
+        value = self._before(",}").value(found.rest)
         if found.keys is not None:
-            key = self.texts.json(Text(pattern=found.keys), self.strict, self._note(()))
+            key = self.texts.json(Text(pattern=found.keys), self.strict, self._note(()), ":")
         elif not found.properties:
-            key = self.texts.any_json()
+            key = self.texts.any_json(":")
         else:
             key = self.texts.other_key(tuple(found.properties))
         return self.rules.add(f"{key} {self.colon} {value}")
@@ -202,11 +216,27 @@ class JsonValues:
     def _list(self, item: str) -> str:
         return f"({item} ({self.comma} {item})*)?"
 
+    def _several(self, item: str, around: Callable[[str], str], *, empty: bool = True) -> str:
+        """Any number of items in brackets. empty: also none, as a way apart: what may be missing in a sequence is a
+        rule of its own for the compiler, which the matcher goes through at the end of each item."""
+        more = self.rules.add(f"{self.comma} {item}")
+        return one_of([around(f"{item} {more}*"), *([around('""')] if empty else [])])
+
     def _brackets(self, inner: str) -> str:
-        return f'"[" {self.blank} {inner} {self.blank} "]"'
+        return f'"[" {self.blank} {inner} {self.close_array}'
 
     def _braces(self, inner: str) -> str:
-        return f'"{{" {self.blank} {inner} {self.blank} "}}"'
+        return f'"{{" {self.blank} {inner} {self.close_object}'
+
+
+def _ways(blank: str) -> tuple[str, ...]:
+    """What an expression for a blank that may be missing stands for."""
+    return ("", blank[:-1]) if blank.endswith("?") else ("",)
+
+
+def _spaced(rules: Rules, mark: str, before: Sequence[str], after: Sequence[str]) -> str:
+    """A rule for a mark in each of the ways that blanks are beside it: written out, these are one automaton."""
+    return rules.add(one_of(f"{left} {quote(mark)} {right}".strip() for left in before for right in after))
 
 
 def _whole(bound: Any) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..schema.charsets import ALL, CharSet, charset, complement, minus
-from .json_strings import json_string
+from .json_strings import BEHIND, json_string
 from .markers import Markers
 from .rules import Rules, char_class, one_of, quote
 
@@ -88,10 +88,11 @@ class JsonSpelling(Spelling):
         choices += [_unicode(code) for code in codes if code < 0x20]
         return one_of(choices) if choices else None
 
-    def whole(self, first: CharSet, *, empty: bool) -> str | None:
+    def whole(self, first: CharSet, *, empty: bool, behind: str = BEHIND) -> str | None:
         """The body of a rule for whole strings, quotes included, in the form that is quick; None if there is none."""
-        usual = self.escapes(ALL) == JSON_ESCAPE
-        return json_string(self.markers.words, first, empty=empty) if usual and self.markers.simple else None
+        if self.escapes(ALL) != JSON_ESCAPE or not self.markers.simple:
+            return None
+        return json_string(self.markers.words, first, empty=empty, behind=behind)
 
 
 def _unicode(code: int) -> str:

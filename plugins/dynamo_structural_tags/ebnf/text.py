@@ -10,6 +10,7 @@ from ..schema.pattern_tree import Alt, Anything, Chars, Node, Repeat, Seq
 from ..schema.shapes import Text
 from ..schema.typed import Note, settle_text
 from ..schema.verdicts import Verdict
+from .json_strings import BEHIND
 from .markers import Markers
 from .rules import Rules, char_class, one_of, quote
 from .spelling import LESS, JsonSpelling, Spelling
@@ -50,9 +51,9 @@ class Texts:
         """Any text, by a rule apart, for the one place where it is known what follows."""
         return self.markers.run(self.rules, alone=True) or '""'
 
-    def any_json(self) -> str:
-        """Any JSON string, quotes included."""
-        return self._string(ALL, empty=True)
+    def any_json(self, behind: str = BEHIND) -> str:
+        """Any JSON string, quotes included. behind: as `json_strings.BEHIND`."""
+        return self._string(ALL, empty=True, behind=behind)
 
     def not_json(self, brackets: str, whole: str) -> str:
         """Text that is not the beginning of an object or array, as far as their first character is in `brackets`.
@@ -84,22 +85,22 @@ class Texts:
             settled = replace(settled, pattern=node)
         return self._text(settled, self._raw, strict, note, barred)
 
-    def json(self, text: Text, strict: bool, note: Note) -> str:
-        """A JSON string, quotes included."""
+    def json(self, text: Text, strict: bool, note: Note, behind: str = BEHIND) -> str:
+        """A JSON string, quotes included. behind: as `json_strings.BEHIND`."""
         settled = settle_text(text, note)
         if settled.pattern is None and settled.high != 0:
             self._note_lengths(settled, False, note)
-            return self._string(ALL, empty=not settled.low)
+            return self._string(ALL, empty=not settled.low, behind=behind)
         return self.rules.add(f'"\\"" {self._text(settled, self._json, strict, note)} "\\""')
 
     def other_key(self, names: tuple[str, ...]) -> str:
         """A JSON string that is none of `names`: it begins like none of them."""
         first = minus(ALL, self._first_letters(names))
-        return self._string(first, empty="" not in names)
+        return self._string(first, empty="" not in names, behind=":")
 
-    def _string(self, first: CharSet, *, empty: bool) -> str:
+    def _string(self, first: CharSet, *, empty: bool, behind: str) -> str:
         """A JSON string, quotes included, that begins with one of `first`."""
-        whole = self._json.whole(first, empty=empty)
+        whole = self._json.whole(first, empty=empty, behind=behind)
         if whole is not None:
             return self.rules.add(whole, alone=True)
         body = self._json.run() if first == ALL and empty else self._json.nonempty(first)
