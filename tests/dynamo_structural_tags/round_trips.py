@@ -129,7 +129,9 @@ def round_trip(seed: int, sampler: Sampler, counts: Counts, *, texts: int, value
             counts.faults.append(f"seed {seed}: truncated: {text!r}")
         for (name, arguments), outcome in zip(output.calls, output.outcomes, strict=True):
             counts.calls += 1
-            if (fault := _judged(made[name], judges[name], arguments, outcome, output, counts)) is not None:
+            if name not in made:
+                counts.faults.append(f"seed {seed}: a call to {name!r}, which is no tool: {text!r}")
+            elif (fault := _judged(made[name], judges[name], arguments, outcome, output, counts)) is not None:
                 counts.faults.append(f"seed {seed}: {name}: {fault}: {text!r}")
         if rng.random() < 0.2:
             counts.cuts += 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..schema import Shapes
-from ..schema.shapes import ANY, Anything, Array, Literals, Number, Object, Part, Shape, Text
+from ..schema.shapes import ANY, BOOLEAN, NULL, Anything, Array, Literals, Number, Object, Part, Shape, Text
 from ..schema.verdicts import Verdict
 from .json_values import JsonValues
 from .keys import Entries, Entry
@@ -144,8 +144,10 @@ class TaggedArguments:
         parts = tuple(part for part in parts if self.shapes.definitions.part_has_values(part))
         texts = [part for part in parts if isinstance(part, Text)]
         if any(isinstance(part, Anything) for part in parts):
-            texts, parts = [Text()], (Number(), *_STRUCTURES)
-        elif not texts:
+            texts = [Text()] if "string" in kinds else []
+            structures = _STRUCTURES if kinds & {"object", "array"} else ()
+            parts = (Number(), *structures, *(() if texts else (BOOLEAN, NULL)))
+        if not texts:
             return self.rules.add(one_of(choice for part in parts for choice in self._other_than_text(part, relaxed)))
         free = any(text.pattern is None and text.low == 0 and text.high is None for text in texts)
         numbers = [part for part in parts if isinstance(part, Number)]
