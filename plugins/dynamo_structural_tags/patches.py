@@ -1,5 +1,5 @@
-"""What this plugin replaces: in vLLM a hook for tags and three places that hand notes and the end to clients, in
-Dynamo's frontend the chat engine."""
+"""What this plugin replaces: in vLLM a hook for tags, where its engine gets its grammar compiler, and three places that
+hand notes and the end to clients, in Dynamo's frontend the chat engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dynamo_structural_tags.stock import VLLM
 from stockpatch.register import Patch, Register
 from stockpatch.versions import Window
 
-__all__ = ["ANSWERS", "REGISTER", "TAGS"]
+__all__ = ["ANSWERS", "REGISTER", "TAGS", "WARM"]
 
 _SERVING = "vllm.entrypoints.openai.chat_completion.serving"
 _NOTES = "tool_call_notes"
@@ -40,6 +40,28 @@ def _with_the_reasoning_in_the_tag(original: Any) -> Any:
         original(self, request, *arguments, **named)
 
     return add_request
+
+
+def _with_a_prepared_compiler(original: Any) -> Any:
+    @functools.wraps(original)
+    def init(self: Any, vllm_config: Any) -> None:
+        from dynamo_structural_tags.vllm_warm import prepare
+
+        original(self, vllm_config)
+        prepare(self)
+
+    return init
+
+
+def _or_the_prepared_one(original: Any) -> Any:
+    @functools.wraps(original)
+    def post_init(self: Any) -> None:
+        from dynamo_structural_tags.vllm_warm import hand_over
+
+        if not hand_over(self):
+            original(self)
+
+    return post_init
 
 
 def _told_the_tokens(original: Any) -> Any:
@@ -122,6 +144,11 @@ def _tags_have_a_hook() -> bool:
     return any("hook" in name or "transform" in name for name in vars(parameters))
 
 
+def _backends_are_made_at_the_start() -> bool:
+    manager = importlib.import_module("vllm.v1.structured_output").StructuredOutputManager
+    return "XgrammarBackend" in manager.__init__.__code__.co_names
+
+
 def _parsers_are_told_the_reason() -> bool:
     parser = importlib.import_module("vllm.tool_parsers.abstract_tool_parser").ToolParser
     return "finish_reason" in inspect.signature(parser.extract_tool_calls).parameters
@@ -144,6 +171,9 @@ def _answer(id: str, target: str, why: str, remove_when: str, replace: Any, expe
 
 #: Applied in every process of vLLM, whatever its release: it tells itself what it may do there.
 TAGS = ("tags-the-parser-reads-back", "tags-own-the-reasoning")
+
+#: Applied in every process of vLLM where tags are enforced; they act where its engine is.
+WARM = ("compiler-made-at-the-start", "prepared-compiler-handed-over")
 
 #: Applied where the parser glm47_safe is loaded.
 ANSWERS = (
@@ -189,6 +219,34 @@ REGISTER = Register(
             "ended it.",
             replace=_with_the_reasoning_in_the_tag,
             expects=("self", "request", "prompt", "parent_req", "request_index", "queue"),
+            optional_outside=True,
+        ),
+        Patch(
+            id=WARM[0],
+            target="vllm.v1.structured_output:StructuredOutputManager.__init__",
+            window=VLLM,
+            why="The engine makes its grammar compiler at the first request with a grammar, so that request waits for "
+            "what all of GLM's grammars share, half a second of processor time and more on a busy machine. The "
+            "replacement also makes one, and compiles a tag of each of GLM's families with it, before the engine "
+            "serves; only for a model with GLM's markers.",
+            upstream="https://github.com/vllm-project/vllm/blob/v0.31.0/vllm/v1/structured_output/__init__.py",
+            remove_when="vLLM makes the compiler when the engine starts, and can be given grammars to compile then.",
+            replace=_with_a_prepared_compiler,
+            expects=("self", "vllm_config"),
+            obsolete=_backends_are_made_at_the_start,
+            optional_outside=True,
+        ),
+        Patch(
+            id=WARM[1],
+            target="vllm.v1.structured_output.backend_xgrammar:XgrammarBackend.__post_init__",
+            window=VLLM,
+            why="The other half: which backend an engine has is decided by the first request, as in stock, and if it "
+            "is xgrammar, the prepared compiler becomes its own.",
+            upstream="https://github.com/vllm-project/vllm/blob/v0.31.0/vllm/v1/structured_output/__init__.py",
+            remove_when="See compiler-made-at-the-start.",
+            replace=_or_the_prepared_one,
+            expects=("self",),
+            obsolete=_backends_are_made_at_the_start,
             optional_outside=True,
         ),
         _answer(

@@ -6,11 +6,11 @@ import logging
 import sys
 
 from dynamo_structural_tags import metrics, stock
-from dynamo_structural_tags.patches import REGISTER, TAGS
+from dynamo_structural_tags.patches import REGISTER, TAGS, WARM
 from dynamo_structural_tags.settings import Mode, Settings
 from stockpatch.register import PatchError
 
-__all__ = ["PARSER", "start"]
+__all__ = ["PARSER", "start", "start_engine"]
 
 PARSER = "glm47_safe"
 
@@ -38,7 +38,14 @@ def start(settings: Settings) -> None:
         from dynamo_structural_tags import vllm_tags
 
         vllm_tags.register_builder()
+    start_engine(settings)
     _show_counters()
+
+
+def start_engine(settings: Settings) -> None:
+    """Let an engine of this process prepare its grammar compiler, if tags are enforced. Harmless when repeated."""
+    if settings.mode is Mode.ENFORCE:
+        REGISTER.apply(WARM)
 
 
 def _show_counters() -> None:
