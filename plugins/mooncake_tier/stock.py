@@ -38,11 +38,9 @@ NO_SPACE = -200
 LEASE_OVER = -707
 """The transfer took longer than the lease that the get itself had begun; another get begins another."""
 
-#: Longest time in seconds that the transfer engine waits for a transfer; its own default is 30.
-TRANSFER_TIMEOUT_S = 5
-
-#: Longest time in seconds that a call waits for the master; its own default is 30, in which nothing else is looked up.
-RPC_TIMEOUT_S = 5
+#: Longest time in seconds that a call waits for an answer of the master, or for the next bytes of a block over TCP. Its
+#: own default is 30, and for so long one lost answer would keep a thread, and memory that a load may still write to.
+SILENCE_S = 5
 
 
 class NativeStore(Protocol):
@@ -88,8 +86,9 @@ def prepare_environment(host: str) -> None:
     """Defaults for what Mooncake reads from the environment, unless it is set: its address here, and quiet logs."""
     for name, value in {
         "MC_TCP_BIND_ADDRESS": host,
-        "MC_TRANSFER_TIMEOUT": str(TRANSFER_TIMEOUT_S),
-        "MC_RPC_TIMEOUT_MS": str(1000 * RPC_TIMEOUT_S),
+        "MC_RPC_TIMEOUT_MS": str(1000 * SILENCE_S),
+        "MC_TCP_PROGRESS_TIMEOUT_SEC": str(SILENCE_S),
+        "MC_TCP_STATUS_TIMEOUT_SEC": str(SILENCE_S),
         "GLOG_minloglevel": "2",
         "MC_STORE_CLIENT_METRIC": "0",
     }.items():

@@ -120,6 +120,7 @@ def test_a_pool_that_stalls_costs_deadlines_and_comes_back(node: Node, memory: M
             assert not any(loading.released for loading in loads)  # Mooncake still waits; the callers do not
             assert client.load([_block(memory, 0, 302)]).poll() == [Outcome.BREAKER]
             assert client.lookup([_key(0)]) == [False]
+            assert all(loading.wait_released(20) for loading in loads)  # by itself it would wait for 30 s
         finally:
             os.kill(pool.pid, signal.SIGCONT)
         eventually(lambda: client.breaker.allows)
