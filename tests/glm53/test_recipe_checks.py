@@ -82,7 +82,81 @@ def _second_nixl(config: dict[str, Any]) -> None:
     connectors.append(dict(connectors[0]))
 
 
+def _object(file: str, kind: str, change: Change, files: Files = GRAPH) -> Files:
+    """Change every object of a kind in a file."""
+    found = documents(files[file])
+    for obj in found:
+        if obj["kind"] == kind:
+            change(obj)
+    return files | {file: "\n---\n".join(json.dumps(obj) for obj in found)}
+
+
+def _of_frontend(change: Change) -> Files:
+    return _engine("frontend", change)
+
+
+def _said(main: dict[str, Any], flag: str, value: str) -> None:
+    main["args"][main["args"].index(flag) + 1] = value
+
+
+SERVERLESS = kubernetes.render(
+    deployment(
+        targets=["kubernetes"],
+        capacity={"policy": "serverless", "min_decode": 1, "max_decode": 4},
+        frontend={"busy_blocks": 0.9},
+        model={"adapters": [{"name": "tuned", "uri": "file:///models/adapters/tuned", "rank": 16}]},
+    )
+)
+
 CASES: list[tuple[str, Target, Files]] = [
+    ("object-kind", "kubernetes", _object("disruption.yaml", "PodDisruptionBudget", lambda o: o.update(kind="Budget"))),
+    ("object-schema", "kubernetes", _object("metrics.yaml", "PodMonitor", lambda o: o["spec"].update(endpoints=[]))),
+    (
+        "object-schema",
+        "kubernetes",
+        _object("compute-domain.yaml", "ComputeDomain", lambda o: o["spec"].update(numNodes=2), NVL72),
+    ),
+    (
+        "budget",
+        "kubernetes",
+        _object("disruption.yaml", "PodDisruptionBudget", lambda o: o["spec"].update(maxUnavailable=9)),
+    ),
+    ("stores", "kubernetes", _object("tier.yaml", "StatefulSet", lambda o: o["spec"].update(replicas=7))),
+    ("stores", "kubernetes", _object("tier.yaml", "Deployment", lambda o: o["spec"].update(replicas=2))),
+    ("service-missing", "kubernetes", _object("tier.yaml", "StatefulSet", lambda o: o["spec"].update(serviceName="x"))),
+    ("service-missing", "kubernetes", _object("tier.yaml", "Service", lambda o: o["metadata"].update(name="other"))),
+    (
+        "scales-nothing",
+        "kubernetes",
+        _object("scaling.yaml", "ScaledObject", lambda o: o["spec"]["scaleTargetRef"].update(name="x"), SERVERLESS),
+    ),
+    (
+        "adapter-base",
+        "kubernetes",
+        _object("adapters.yaml", "DynamoModel", lambda o: o["spec"].update(baseModelName="x"), SERVERLESS),
+    ),
+    ("port-missing", "kubernetes", _text(GRAPH, "metrics.yaml", "port: system", "port: metric")),
+    ("port-missing", "kubernetes", _text(GRAPH, "tier.yaml", "containerPort: 9003", "containerPort: 9004")),
+    ("port-missing", "kubernetes", _text(GRAPH, "network.yaml", "port: 9090", "port: 9091")),
+    ("probe-path", "kubernetes", _engine("decode", lambda main: main["livenessProbe"]["httpGet"].update(path="/up"))),
+    ("gpus", "kubernetes", _engine("decode", lambda main: _said(main, "--tensor-parallel-size", "8"))),
+    ("devices-differ", "kubernetes", _engine("decode", lambda main: main["resources"]["limits"].pop("rdma/ib"))),
+    ("volume-missing", "kubernetes", _of_frontend(lambda main: main.update(volumeMounts=[]))),
+    ("not-mounted", "kubernetes", _of_frontend(lambda main: main["volumeMounts"][0].update(mountPath="/data"))),
+    ("claims-differ", "kubernetes", _text(GRAPH, "tier.yaml", "claimName: models", "claimName: other")),
+    (
+        "architectures",
+        "kubernetes",
+        _graph(lambda c: c["decode"]["podTemplate"]["spec"].update(nodeSelector={"kubernetes.io/arch": "arm64"})),
+    ),
+    ("frontend-address", "kubernetes", _of_frontend(lambda main: _said(main, "--http-host", "127.0.0.1"))),
+    ("frontend-address", "kubernetes", _of_frontend(lambda main: _said(main, "--http-port", "8001"))),
+    ("router-mode", "kubernetes", _of_frontend(lambda main: _said(main, "--router-mode", "random"))),
+    ("router-events", "kubernetes", _of_frontend(lambda main: _said(main, "--router-mode", "round-robin"))),
+    ("full-status", "kubernetes", _env("frontend", "DYN_HTTP_OVERLOAD_STATUS_CODE", "529")),
+    ("tier-masters", "kubernetes", _text(GRAPH, "tier.yaml", "- --pool\n        - '0'", "- --pool\n        - 1MiB")),
+    ("tier-pool", "kubernetes", _text(GRAPH, "tier.yaml", "65536MiB", "64")),
+    ("tier-address", "kubernetes", _text(GRAPH, "tier.yaml", "$(POD_ADDRESS)", "127.0.0.1")),
     ("not-yaml", "kubernetes", GRAPH | {"graph.yaml": "a: ["}),
     ("object-twice", "kubernetes", GRAPH | {"more.yaml": GRAPH["disruption.yaml"]}),
     ("object-name", "kubernetes", _text(GRAPH, "disruption.yaml", "name: small-decode", "name: Small_decode")),

@@ -89,7 +89,6 @@ ENGINE_FACTS: dict[str, tuple[Fact, str]] = {
     "reasoning parser": (_option("--dyn-reasoning-parser"), "tools.reasoning_parser"),
     "structural tag": (_option("--dyn-structural-tag"), "tools.schema_mode"),
     "structural tags plugin": (_variable("DYNAMO_STRUCTURAL_TAGS"), "tools.structural_tags"),
-    "plugins": (_variable("PYTHONPATH"), "images"),
     "discovery": (_option("--discovery-backend"), "targets"),
     "request plane": (_option("--request-plane"), "targets"),
     "image": (lambda command: command.image, "images.engine"),
@@ -111,12 +110,16 @@ SERVING_FACTS: dict[str, tuple[Fact, str]] = {
     "address of answers": (_variable("DYN_TCP_RESPONSE_STREAM_HOST"), "targets"),
 }
 
+#: The same for every process that runs code of the plugins, the tier's included.
+PLUGIN_FACTS: dict[str, tuple[Fact, str]] = {"plugins": (_variable("PYTHONPATH"), "images")}
+
 
 def disagreements(commands: Sequence[Command]) -> Iterator[Finding]:
     """One finding for each value that two processes have differently, with both values."""
     engines = [command for command in commands if command.kind == "engine"]
     serving = [command for command in commands if command.kind in ("engine", "frontend")]
-    for facts, among in ((ENGINE_FACTS, engines), (SERVING_FACTS, serving)):
+    plugged = [command for command in commands if command.kind not in ("frontend", "other")]
+    for facts, among in ((ENGINE_FACTS, engines), (SERVING_FACTS, serving), (PLUGIN_FACTS, plugged)):
         for name, (read, home) in facts.items():
             yield from _differs(name, read, home, among)
     for role in ("prefill", "decode", "aggregated"):

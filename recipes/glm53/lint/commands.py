@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-__all__ = ["Command", "documents", "from_manifests", "from_scripts", "option"]
+__all__ = ["Command", "documents", "from_container", "from_manifests", "from_scripts", "option"]
 
 #: The C parser reads the same language ten times as fast, where PyYAML was built with it.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -60,7 +60,7 @@ def documents(text: str) -> list[dict[str, Any]]:
 def from_manifests(files: Mapping[str, str]) -> list[Command]:
     """Every container of every object, at any depth."""
     return [
-        _container(f"{name} {obj.get('kind')} {component}".strip(), container)
+        from_container(f"{name} {obj.get('kind')} {component}".strip(), container)
         for name, text in files.items()
         if name.endswith(".yaml")
         for obj in documents(text)
@@ -82,7 +82,8 @@ def _containers(value: Any, owner: str) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield from _containers(item, owner)
 
 
-def _container(where: str, container: Mapping[str, Any]) -> Command:
+def from_container(where: str, container: Mapping[str, Any]) -> Command:
+    """What a container starts. where: file and name of it, for findings."""
     argv = tuple(str(word) for word in [*container.get("command", []), *container.get("args", [])])
     env = {one["name"]: str(one.get("value", _source(one))) for one in container.get("env", [])}
     return Command(where, _kind(argv), argv, env, image=container.get("image"))

@@ -9,13 +9,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from glm53.deployment import Finding
+from glm53.lint import tier
 from glm53.lint.agreement import TIER_CONNECTORS, connectors, nixl, tier_entry
 from glm53.lint.commands import Command, option
 
 __all__ = ["problems"]
 
 _LOOPBACK = ("", "localhost", "127.0.0.1", "0.0.0.0", "::1")
-_SHORTEST_LEASE_S = 60
+#: What recipes route by, what clients try again after, and where Dynamo's operator looks for a frontend.
+_ROUTERS = ("kv", "round-robin")
+_FULL = ("429", "503")
+_OPERATORS_PORT = "8000"
 _OFF = {"FLASHINFER_DISABLE_VERSION_CHECK", "STOCKPATCH_ALLOW_UNTESTED"}
 
 
@@ -32,10 +36,12 @@ def problems(commands: Sequence[Command], *, cluster: bool) -> Iterator[Finding]
         yield from _connector(command)
         if cluster:
             yield from _cluster(command)
+    for command in frontends:
+        yield from _frontend(command, cluster=cluster)
     yield from _events(engines, frontends)
     yield from _images(commands)
     yield from _ports(commands)
-    yield from _tier(commands, engines)
+    yield from tier.problems(commands, engines, cluster=cluster)
     for command in commands:
         yield from _start(command)
 
@@ -80,10 +86,27 @@ def _cluster(command: Command) -> Iterator[Finding]:
         yield _found("hash-seed", command, "PYTHONHASHSEED is not set.")
 
 
+def _frontend(command: Command, *, cluster: bool) -> Iterator[Finding]:
+    """What clients reach: its address and port, how it routes, and what it answers when all is full."""
+    host, port, mode = (option(command, name) for name in ("--http-host", "--http-port", "--router-mode"))
+    if cluster and host != "0.0.0.0":
+        yield _found("frontend-address", command, f"--http-host {host}: clients on other nodes do not reach it.")
+    if command.image and not command.host and port != _OPERATORS_PORT:
+        yield _found("frontend-address", command, f"--http-port {port}: probes and services go to {_OPERATORS_PORT}.")
+    if mode not in _ROUTERS:
+        yield _found("router-mode", command, f"--router-mode {mode} is none of {', '.join(_ROUTERS)}.")
+    status = command.env.get("DYN_HTTP_OVERLOAD_STATUS_CODE")
+    if status not in _FULL:
+        yield _found("full-status", command, f"a full deployment answers {status}, after which few clients try again.")
+
+
 def _events(engines: Sequence[Command], frontends: Sequence[Command]) -> Iterator[Finding]:
     """A KV router without events of what is cached routes blindly, and says nothing."""
     routed = [command for command in frontends if option(command, "--router-mode") == "kv"]
     if not routed:
+        for command in engines:
+            if _json(option(command, "--kv-events-config")).get("enable_kv_cache_events"):
+                yield _found("router-events", command, "it publishes what it caches, and no router listens.")
         return
     for command in routed:
         if "--no-router-kv-events" in command.argv:
@@ -140,69 +163,6 @@ def _ports(commands: Sequence[Command]) -> Iterator[Finding]:
     for (host, port), count in sorted(used.items()):
         if count > 1:
             yield Finding("port-clash", host, f"{count} processes use {port}.", "Render the recipe again.")
-
-
-def _tier(commands: Sequence[Command], engines: Sequence[Command]) -> Iterator[Finding]:
-    masters = [command for command in commands if command.kind in ("tier-master", "tier")]
-    stores = [command for command in commands if command.kind in ("tier-store", "tier")]
-    wanting = [command for command in engines if tier_entry(command)]
-    if not bool(wanting) == bool(masters) == bool(stores):
-        yield _tier_found("tier-missing", "engines, master and stores of the tier are not all there.")
-    for master in masters:
-        calls, metrics = (f":{option(master, name)}" for name in ("--rpc-port", "--metrics-port"))
-        lease = _number(option(master, "--lease"))
-        if lease < _SHORTEST_LEASE_S:
-            yield _found("tier-lease", master, f"leases of {lease:g} s are shorter than requests wait.")
-        for store in stores:
-            if store.kind == "tier-store" and not (option(store, "--master") or "").endswith(calls):
-                yield _found("tier-address", store, f"it looks for its master elsewhere than on port {calls[1:]}.")
-        for engine in wanting:
-            section = _section(engine)
-            for key, port in (("master", calls), ("metrics", metrics)):
-                if not str(section.get(key)).endswith(port):
-                    yield _found("tier-address", engine, f"it looks for the {key} elsewhere than on port {port[1:]}.")
-            if section.get("lease_s") != lease:
-                yield _found("tier-lease", engine, f"it counts on leases of {section.get('lease_s')} s.")
-    for engine in wanting:
-        yield from _tier_entry(engine)
-        protocols = {option(store, "--protocol") for store in stores} - {_section(engine).get("protocol")}
-        if protocols:
-            yield _found(
-                "tier-protocol", engine, f"it speaks another protocol than stores: {sorted(map(str, protocols))}."
-            )
-    identities = [{key: _section(one).get(key) for key in ("model", "revision", "adapter")} for one in wanting]
-    if any(one != identities[0] or not one["model"] for one in identities):
-        yield _tier_found("tier-namespace", f"blocks belong to {identities}: engines would not find each other's.")
-
-
-def _tier_entry(engine: Command) -> Iterator[Finding]:
-    entry, section = tier_entry(engine), _section(engine)
-    name = str(entry["kv_connector"])
-    if entry.get("kv_connector_module_path") != TIER_CONNECTORS[name]:
-        yield _found("tier-module", engine, f"vLLM has no {name} of its own; it is in {TIER_CONNECTORS[name]}.")
-    if entry.get("kv_role") != "kv_both":
-        yield _found("connector-role", engine, f"{name} saves and loads, so its kv_role is kv_both.")
-    if name == "TierStoreConnector" and entry.get("kv_load_failure_policy") != "recompute":
-        yield _found("failure-policy", engine, f"{name} starts with kv_load_failure_policy recompute only.")
-    handshake = "VLLM_NIXL_SIDE_CHANNEL_HOST"
-    if section.get("host") not in (f"$({handshake})", engine.env.get(handshake)):
-        yield _found("tier-address", engine, f"host={section.get('host')!r}, where NIXL has its worker's address.")
-
-
-def _section(command: Command) -> dict[str, Any]:
-    section = (tier_entry(command).get("kv_connector_extra_config") or {}).get("mooncake_tier")
-    return section if isinstance(section, dict) else {}
-
-
-def _number(text: str | None) -> float:
-    try:
-        return float(text or 0)
-    except ValueError:
-        return 0.0
-
-
-def _tier_found(code: str, message: str) -> Finding:
-    return Finding(code, "tier", message, "Render the recipe again, and change the recipe rather than the file.")
 
 
 def _start(command: Command) -> Iterator[Finding]:

@@ -1,20 +1,23 @@
-"""Kubernetes objects: the graph's schema, names, and references that must find something."""
+"""Kubernetes objects: kinds, fields, names and labels."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from glm53.deployment import Finding
+from glm53.lint import pods, references
 from glm53.lint.commands import documents
 from glm53.lint.graph_schema import GraphDeployment
+from glm53.lint.kinds import CUSTOM, KINDS
 
 __all__ = ["objects", "problems"]
 
+_FIX = "Render the recipe again, and change the recipe rather than the file."
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 
@@ -39,19 +42,27 @@ def problems(files: Mapping[str, str]) -> Iterator[Finding]:
             yield _found("object-twice", where, f"{identity[1]} is there twice; the second replaces the first.")
         seen.add(identity)
         yield from _metadata(where, obj)
-        if obj.get("kind") == "DynamoGraphDeployment":
-            yield from _graph(where, obj)
-    yield from _references([obj for _, obj in found])
+        yield from _fields(where, obj)
+    yield from references.problems(found)
+    yield from pods.problems(found, files)
 
 
-def _graph(where: str, obj: dict[str, Any]) -> Iterator[Finding]:
+def _fields(where: str, obj: dict[str, Any]) -> Iterator[Finding]:
+    known = (str(obj.get("apiVersion")), str(obj.get("kind")))
+    graph = known[1] == "DynamoGraphDeployment"
+    if known not in KINDS and not graph:
+        yield _found("object-kind", where, f"{known[0]} {known[1]} is no kind that recipes render.")
+    model: type[BaseModel] | None = GraphDeployment if graph else CUSTOM.get(known)
+    if model is None:
+        return
     try:
-        GraphDeployment.model_validate(obj)
+        model.model_validate(obj)
     except ValidationError as error:
+        code = "graph-schema" if graph else "object-schema"
         for item in error.errors():
             field = ".".join(str(part) for part in item["loc"])
             shape = " It is the shape of v1alpha1." if "services" in item["loc"] else ""
-            yield _found("graph-schema", f"{where} {field}", f"{str(item['input'])[:80]!r}: {item['msg']}.{shape}")
+            yield Finding(code, f"{where} {field}", f"{str(item['input'])[:80]!r}: {item['msg']}.{shape}", _FIX)
 
 
 def _metadata(where: str, obj: dict[str, Any]) -> Iterator[Finding]:
@@ -64,76 +75,5 @@ def _metadata(where: str, obj: dict[str, Any]) -> Iterator[Finding]:
             yield _found("object-label", where, f"{key}={value!r} is no label.")
 
 
-def _references(found: Sequence[dict[str, Any]]) -> Iterator[Finding]:
-    pods = [labels for obj in found for labels in _pod_labels(obj)]
-    configs = {obj["metadata"]["name"] for obj in found if obj.get("kind") == "ConfigMap"}
-    claims = {
-        obj["spec"]["channel"]["resourceClaimTemplate"]["name"] for obj in found if obj.get("kind") == "ComputeDomain"
-    }
-    for obj in found:
-        where = f"{obj.get('kind')} {obj['metadata'].get('name')}"
-        spec = obj.get("spec", {})
-        selector = spec.get("selector") if isinstance(spec, dict) else None
-        if isinstance(selector, dict):
-            wanted = selector.get("matchLabels", selector)
-            if not any(wanted.items() <= labels.items() for labels in pods):
-                yield _found("selects-nothing", where, f"no pod has the labels {wanted}.")
-        for key, value in _pairs(obj):
-            if key == "configMap" and isinstance(value, dict) and value.get("name") not in configs:
-                yield _found("config-missing", where, f"the ConfigMap {value.get('name')} is not among the files.")
-            if key == "resourceClaimTemplateName" and value not in claims:
-                yield _found("claim-missing", where, f"no ComputeDomain makes the claim template {value}.")
-    yield from _claims_used(found)
-    yield from _records_kept(found)
-
-
-def _claims_used(found: Sequence[dict[str, Any]]) -> Iterator[Finding]:
-    """A pod's claim that no container names is allocated and used by nobody, and the other way round is refused."""
-    for obj in found:
-        for key, spec in _pairs(obj):
-            if key != "spec" or not isinstance(spec, dict) or "containers" not in spec:
-                continue
-            declared = {one["name"] for one in spec.get("resourceClaims", [])}
-            used = {
-                claim["name"]
-                for container in spec["containers"]
-                for claim in container.get("resources", {}).get("claims", [])
-            }
-            if declared != used:
-                where = f"{obj.get('kind')} {obj['metadata'].get('name')}"
-                yield _found("claim-unused", where, f"the pod declares claims {declared}, its containers use {used}.")
-
-
-def _records_kept(found: Sequence[dict[str, Any]]) -> Iterator[Finding]:
-    """Captured requests go to a volume that outlives the pod, and can be written."""
-    for obj in found:
-        for key, container in _pairs(obj):
-            if key != "containers":
-                continue
-            for one in container:
-                folders = [env.get("value", "") for env in one.get("env", []) if env["name"] == "RL_CAPTURE_DIR"]
-                mounts = [mount["mountPath"] for mount in one.get("volumeMounts", []) if not mount.get("readOnly")]
-                for folder in folders:
-                    if not any(folder.startswith(f"{path}/") for path in mounts):
-                        where = f"{obj.get('kind')} {obj['metadata'].get('name')}"
-                        yield _found("records-lost", where, f"no volume that can be written holds {folder!r}.")
-
-
-def _pod_labels(obj: Any) -> Iterator[dict[str, str]]:
-    for key, value in _pairs(obj):
-        if key in ("podTemplate", "template") and isinstance(value, dict):
-            yield value.get("metadata", {}).get("labels", {})
-
-
-def _pairs(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield key, item
-            yield from _pairs(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _pairs(item)
-
-
 def _found(code: str, where: str, message: str) -> Finding:
-    return Finding(code, where, message, "Render the recipe again, and change the recipe rather than the file.")
+    return Finding(code, where, message, _FIX)
