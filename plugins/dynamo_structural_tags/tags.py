@@ -13,31 +13,21 @@ from functools import lru_cache
 from typing import Any
 
 from dynamo_structural_tags import metrics
-from dynamo_structural_tags.families import FAMILIES as KNOWN
+from dynamo_structural_tags.families import FAMILIES
 from dynamo_structural_tags.grammar import Built, build
 from dynamo_structural_tags.schema import Verdict
 from dynamo_structural_tags.settings import Reader, Settings
 from dynamo_structural_tags.stock_tags import marked
 
-__all__ = ["FAMILIES", "Maker", "family_for", "relaxed_names"]
+__all__ = ["Maker", "family_for", "relaxed_names"]
 
 _log = logging.getLogger("dynamo_structural_tags")
 
-#: GLM's family of tags for each reader; `Reader.AUTO` is settled before.
-FAMILIES = {
-    Reader.OURS: "glm",
-    Reader.DYNAMO_V1: "glm-dynamo-v1",
-    Reader.DYNAMO_V2: "glm-dynamo-v2",
-    Reader.VLLM: "glm-vllm",
-}
-
 
 def family_for(family: str, reader: Reader) -> str:
-    """The family of tags whose texts a reader gives back; family: a model's."""
-    if family == "glm":
-        return FAMILIES[reader]
-    for_dynamo = f"{family}-dynamo"
-    return for_dynamo if reader in (Reader.DYNAMO_V1, Reader.DYNAMO_V2) and for_dynamo in KNOWN else family
+    """The family of tags whose texts a reader gives back: that of its name, if there is one. family: a model's."""
+    for_reader = f"{family}-{reader}"
+    return for_reader if for_reader in FAMILIES else family
 
 
 class Maker:

@@ -21,6 +21,56 @@ def _made(family: str, properties: dict[str, Any], **more: Any) -> BuiltTool:
     return made
 
 
+#: What Dynamo's parsers of the XML families (v1) and of GLM take for what it is not, by the verdict of its schema.
+DYNAMO = [
+    ("qwen3_coder-dynamo-v1", {"type": "string"}, {"type"}),
+    ("qwen3_coder-dynamo-v1", {"type": "string", "pattern": "^[0-9]+$"}, set()),
+    ("qwen3_coder-dynamo-v1", {"type": "string", "pattern": "^[a-z]+$"}, {"type"}),
+    ("qwen3_coder-dynamo-v1", {"type": "string", "pattern": "^.{1,3}$"}, {"pattern"}),
+    ("qwen3_coder-dynamo-v1", {"type": "string", "enum": ["fast", "slow"]}, set()),
+    ("qwen3_coder-dynamo-v1", {"type": "integer"}, set()),
+    ("qwen3_coder-dynamo-v1", {"enum": ["a", 1]}, set()),
+    ("qwen3_coder-dynamo-v1", {"enum": [1, 2]}, {"enum", "type"}),
+    ("qwen3_coder-dynamo-v1", {"const": 5}, {"enum", "const", "type"}),
+    ("qwen3_coder-dynamo-v1", {"type": ["integer", "null"]}, {"type"}),
+    ("qwen3_coder-dynamo-v1", {"anyOf": [{"type": "integer"}, {"type": "null"}]}, set()),
+    ("qwen3_coder-dynamo-v1", {"anyOf": [{"type": "integer"}, {"type": "string"}]}, {"anyOf", "type"}),
+    ("qwen3_coder-dynamo-v1", {"allOf": [{"type": "integer"}]}, {"type"}),
+    ("minimax_m2-dynamo-v1", {"type": "array", "items": {"type": "string"}}, set()),
+    ("deepseek_v4-dynamo-v1", {"type": "string"}, {"type"}),
+    ("deepseek_v4-dynamo-v1", {"const": 5}, set()),
+    ("gemma4-dynamo-v1", {"const": 5}, set()),
+    ("gemma4-dynamo-v1", {"type": "object", "additionalProperties": {"type": "integer"}}, set()),
+    ("glm-dynamo-v1", {"type": "string"}, set()),
+    ("glm-dynamo-v1", {"type": ["integer", "null"]}, set()),
+    ("glm-dynamo-v1", {"type": "integer", "nullable": True}, {"nullable"}),
+    ("glm-dynamo-v2", {"const": 5}, {"enum", "const"}),
+    ("glm-dynamo-v1", {"enum": ["a", True, None]}, {"enum"}),
+    ("glm-dynamo-v1", {"enum": ["a", [1]]}, set()),
+    ("glm-dynamo-v1", {"type": "int64"}, {"type"}),
+    ("glm-dynamo-v1", {"anyOf": [{"type": "string", "pattern": "^a"}, {"type": "integer"}]}, {"type"}),
+    ("minimax_m3", {"type": "int64"}, {"type"}),
+]
+
+
+@pytest.mark.parametrize(("family", "schema", "keywords"), DYNAMO)
+def test_what_dynamos_parsers_misread_is_named_by_keyword(family: str, schema: Any, keywords: set[str]) -> None:
+    made = _made(family, {"a": schema}, required=["a"])
+
+    relaxed = {message.keyword for message in made.messages if message.verdict is not Verdict.EXACT}
+    assert (made.level, relaxed) == (Level.FULL, keywords), made.messages
+
+
+@pytest.mark.parametrize(
+    ("family", "key"), [("gemma4-dynamo-v1", "é"), ("gemma4", "a:b"), ("minimax_m3", "a b"), ("glm-dynamo-v1", " a")]
+)
+def test_an_argument_that_cannot_be_written_is_left_out_where_it_is_optional(family: str, key: str) -> None:
+    made = _made(family, {key: {"type": "integer"}, "b": {"type": "integer"}}, required=["b"])
+
+    assert (made.level, made.verdict) == (Level.FULL, Verdict.RELAXED)
+    assert [message.path for message in made.messages] == [f"#/properties/{key}"]
+
+
 @pytest.mark.parametrize("word", ["<a<b>", "[[x]"])
 def test_a_marker_with_its_first_character_a_second_time_is_refused(word: str) -> None:
     with pytest.raises(ValueError, match="needs its only"):
@@ -31,6 +81,8 @@ def test_a_marker_with_its_first_character_a_second_time_is_refused(word: str) -
     ("family", "key", "reason"),
     [
         ("gemma4", "a:b", "cannot be written without quotes"),
+        ("gemma4-dynamo-v1", "é", "cannot be written without quotes"),
+        ("qwen3_coder-dynamo-v1", " a", "cannot be written"),
         ("gemma4", " a", "cannot be written without quotes"),
         ("minimax_m3", "a b", "no element can have this name"),
         ("pythonic", "class", "cannot be written"),
@@ -99,9 +151,11 @@ def test_a_tool_whose_name_the_notation_has_no_place_for_is_left_out(family: str
 
 
 def test_the_family_of_a_tag_follows_the_reader() -> None:
+    assert family_for("glm", Reader.OURS) == "glm"
+    assert family_for("glm", Reader.VLLM) == "glm-vllm"
     assert family_for("glm", Reader.DYNAMO_V1) == "glm-dynamo-v1"
-    assert family_for("qwen3_coder", Reader.DYNAMO_V1) == family_for("qwen3_coder", Reader.DYNAMO_V2)
-    assert family_for("qwen3_coder", Reader.DYNAMO_V2) == "qwen3_coder-dynamo"
+    assert family_for("qwen3_coder", Reader.DYNAMO_V1) == "qwen3_coder-dynamo-v1"
+    assert family_for("qwen3_coder", Reader.DYNAMO_V2) == "qwen3_coder-dynamo-v2"
     assert family_for("qwen3_coder", Reader.VLLM) == "qwen3_coder"
     assert family_for("hermes", Reader.DYNAMO_V1) == "hermes"
 

@@ -15,7 +15,7 @@ from ..schema.verdicts import Verdict
 from .json_strings import BEHIND
 from .keys import Entries, Entry
 from .markers import Markers
-from .numbers import ANY_NUMBER, fraction_range, integer_range, multiples
+from .numbers import SAFE_DIGITS, fraction_range, integer_range, multiples
 from .rules import Rules, one_of, quote
 from .text import Texts, json_literal
 from .words import spelled
@@ -32,10 +32,13 @@ class JsonValues:
     """Writes the rules of JSON values of one document into a grammar that others may share.
 
     blank: an expression for what may stand between two parts.
+    long_integers: whether the reader takes integers that 64 bits do not hold. exponents: and numbers with an exponent.
     behind: what may follow a value, see `json_strings.BEHIND`.
     """
 
     behind = BEHIND
+    long_integers = True
+    exponents = True
 
     def __init__(
         self, rules: Rules, markers: Markers, shapes: Shapes, strict: bool, blank: str = "[ \\n\\r\\t]?"
@@ -60,11 +63,15 @@ class JsonValues:
         found = self.rules.named.get(key)
         if found is None:
             found = self.rules.named[key] = self.rules.reserve()
-            text, number = self.texts.any_json(), self.rules.add(ANY_NUMBER)
+            text, number = self.texts.any_json(), self.any_number()
             pair = self.rules.add(f"{self.texts.any_json(':')} {self.colon} {found}")
             choices = [text, number, '"true"', '"false"', '"null"', self.any_array(), self._several(pair, self._braces)]
             self.rules.define(found, one_of(choices))
         return found
+
+    def any_number(self) -> str:
+        """Any number."""
+        return self.rules.add(fraction_range(None, None, long=self.long_integers, exponents=self.exponents))
 
     def any_array(self) -> str:
         """Any array."""
@@ -99,8 +106,9 @@ class JsonValues:
         low, high = settled.low, settled.high
         if settled.integer:
             if settled.step is not None and settled.step > 1:
-                return [self.rules.add(multiples(self.rules, int(settled.step)))]
-            return [self.rules.add(integer_range(_whole(low), _whole(high)))]
+                longest = None if self.long_integers else SAFE_DIGITS
+                return [self.rules.add(multiples(self.rules, int(settled.step)), most_characters=longest)]
+            return [self.rules.add(integer_range(_whole(low), _whole(high), long=self.long_integers))]
         note = self._note(part.place)
         if settled.step is not None:
             note("multipleOf", Verdict.RELAXED, "not enforced: no grammar can, for fractions")
@@ -108,9 +116,8 @@ class JsonValues:
             if bound is not None and (is_open or bound.denominator != 1):
                 keyword = f"exclusive{keyword.capitalize()}" if is_open else keyword
                 note(keyword, Verdict.RELAXED, f"{float(bound):g} is not enforced exactly: whole bounds are")
-        return [
-            self.rules.add(fraction_range(None if low is None else floor(low), None if high is None else ceil(high)))
-        ]
+        least, most = None if low is None else floor(low), None if high is None else ceil(high)
+        return [self.rules.add(fraction_range(least, most, long=self.long_integers, exponents=self.exponents))]
 
     def _part(self, part: Part) -> Sequence[str]:
         match part:
@@ -189,6 +196,9 @@ class JsonValues:
         """A rule for objects of one part."""
         has_values = self.shapes.definitions.has_values
         usable = {name: shape for name, shape in found.properties.items() if has_values(shape)}
+        for name in [name for name in usable if name not in found.required and not self._speaks(name)]:
+            self._note(("properties", name))("", Verdict.RELAXED, "its name cannot be written: left out")
+            del usable[name]
         inside = self._before(",}")
         entries = [Entry(self._pair(name, inside.value(one)), name in found.required) for name, one in usable.items()]
         entries = [entry for entry in entries if entry.rule]
@@ -197,6 +207,10 @@ class JsonValues:
         if (found.low or found.high is not None) and not written.counted:
             self._note(())("minProperties" if found.low else "maxProperties", Verdict.RELAXED, "not enforced")
         return self.rules.add(self._braces(written.write(self.rules)))
+
+    def _speaks(self, key: str) -> bool:
+        """Whether a key can be written; a required one that cannot is a ValueError of `_pair`."""
+        return True
 
     def _other(self, found: Object) -> str | None:
         """A key that is not declared, with its value; None if it cannot be written."""

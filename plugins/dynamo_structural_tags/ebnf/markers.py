@@ -56,7 +56,7 @@ def _dispatch(
 
 
 class Markers:
-    """The texts that no value may contain. None has its first character a second time.
+    """The texts that no value may contain. None has its first character a second time, or no other at all.
 
     firsts: these characters.
     """
@@ -65,13 +65,13 @@ class Markers:
         self.words = tuple(words)
         self.firsts = tuple(dict.fromkeys(word[0] for word in self.words))
         for word in self.words:
-            if word.rfind(word[0]) != 0:
+            if word.rfind(word[0]) != 0 and len(set(word)) > 1:
                 raise ValueError(f"marker={word!r}: what keeps it out of texts needs its only {word[0]!r} in front")
 
     @property
     def simple(self) -> bool:
         """Whether `runs.Run` can exclude them: they are of ASCII, and begin with the same character."""
-        return len(self.firsts) < 2 and all(word.isascii() for word in self.words)
+        return len(self.firsts) < 2 and all(word.isascii() and word.rfind(word[0]) == 0 for word in self.words)
 
     def inside(self, text: str) -> bool:
         """Whether the text contains one of them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .rules import Rules, one_of
 
-__all__ = ["fraction_range", "integer_range", "multiples"]
+__all__ = ["SAFE_DIGITS", "fraction_range", "integer_range", "multiples"]
 
 ANY_INTEGER = '("0" | "-"? [1-9] [0-9]*)'
 # One digit before the point beside an exponent, which stays below 308: every such number is a finite double.
@@ -12,13 +12,21 @@ ANY_NUMBER = (
     '"-"? (("0" | [1-9] [0-9]*) ("." [0-9]+)? '
     '| [1-9] ("." [0-9]+)? [eE] ("-" [0-9]+ | "+"? ("30" [0-7] | [0-2]? [0-9]? [0-9])))'
 )
+#: Digits of an integer that 64 bits hold whatever they are.
+SAFE_DIGITS = 18
+_LEAST, _MOST = -(2**63), 2**63 - 1
 _BIG = 10**15
 _TINY = '[1-9] ("." [0-9]+)? [eE] "-" [0-9]* [1-9] [0-9]*'
 _HUGE = '[1-9] ("." [0-9]+)? [eE] "+"? ("1" [6-9] | [2-9] [0-9] | [1-2] [0-9] [0-9] | "30" [0-7])'
 
 
-def integer_range(low: int | None, high: int | None) -> str:
-    """Integers from `low` to `high`, both included; None for no bound. Neither leading zeros nor "-0"."""
+def integer_range(low: int | None, high: int | None, *, long: bool = True) -> str:
+    """Integers from `low` to `high`, both included; None for no bound. Neither leading zeros nor "-0".
+
+    long: also those that 64 bits do not hold.
+    """
+    if not long:
+        low, high = _LEAST if low is None else max(low, _LEAST), _MOST if high is None else min(high, _MOST)
     if low is None and high is None:
         return ANY_INTEGER
     choices = []
@@ -75,22 +83,27 @@ def _digits(count: int) -> str:
     return "[0-9]" if count == 1 else f"[0-9]{{{count}}}"
 
 
-def fraction_range(low: int | None, high: int | None) -> str:
+def fraction_range(low: int | None, high: int | None, *, long: bool = True, exponents: bool = True) -> str:
     """Numbers from `low` to `high`, whole bounds, both included, in the forms of Python's `repr`.
 
     A bound of 16 digits or more is left out: from there on `repr` writes exponents.
+    long: also numbers without a point that 64 bits do not hold. exponents: also with an exponent.
     """
     low = None if low is not None and low <= -_BIG else low
     high = None if high is not None and high >= _BIG else high
-    if (low is None and high is None) or (low is not None and low >= _BIG) or (high is not None and high <= -_BIG):
+    if (low is not None and low >= _BIG) or (high is not None and high <= -_BIG):
+        low = high = None
+    if low is None and high is None and long and exponents:
         return ANY_NUMBER
-    choices = [integer_range(low, high)]
+    choices = [integer_range(low, high, long=long)]
     fraction = '"." [0-9]+'
     if high is None or high > 0:
         choices += [f"{whole} {fraction}" for whole in _naturals(max(0, low or 0), None if high is None else high - 1)]
     if low is None or low < 0:
         least = 0 if high is None or high >= 0 else -high
         choices += [f'"-" {whole} {fraction}' for whole in _naturals(least, None if low is None else -low - 1)]
+    if not exponents:
+        return one_of(choices)
     above = (low is None or low <= 0) and (high is None or high >= 1)
     below = (low is None or low <= -1) and (high is None or high >= 0)
     choices += [_TINY] * above + ['"-" ' + _TINY] * below

@@ -32,7 +32,7 @@ _BLANK = (
 def json_literal(text: str, markers: Markers) -> str:
     """JSON text in which markers are escaped: no marker is in it but in its strings."""
     for word in markers.words:
-        text = text.replace(word, f"\\u{ord(word[0]):04x}{word[1:]}")
+        text = text.replace(word, word.replace(word[0], f"\\u{ord(word[0]):04x}"))
     return text
 
 
@@ -116,7 +116,11 @@ class Texts:
 
     def other_word(self, names: tuple[str, ...], barred: str) -> str:
         """As it is, a key that is none of `names`: it begins like none of them, and has no blank and no `barred`."""
-        rest = minus(ALL, charset([*_BLANK, *((ord(char), ord(char)) for char in barred)]))
+        return self.word(names, minus(ALL, charset((ord(char), ord(char)) for char in barred)))
+
+    def word(self, names: tuple[str, ...], chars: CharSet) -> str:
+        """As it is, a key of these characters but blanks that is none of `names`: it begins like none of them."""
+        rest = minus(chars, charset(_BLANK))
         first = minus(rest, self._first_letters(names))
         return self.rules.add(f"{char_class(first)} {char_class(rest)}*")
 

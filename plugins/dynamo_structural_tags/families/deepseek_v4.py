@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from .deepseek_v32 import DEEPSEEK_V32, stock_form
 
-__all__ = ["DEEPSEEK_V4"]
+__all__ = ["DEEPSEEK_V4", "DEEPSEEK_V4_DYNAMO_V1"]
 
 _OTHERS = ("<｜DSML｜toolcalls>", "<｜DSML｜tool>")
 
@@ -18,3 +18,4 @@ DEEPSEEK_V4 = replace(
     text_markers=("</｜DSML｜tool_calls>", *_OTHERS, *DEEPSEEK_V32.text_markers[1:]),
     stock=stock_form("tool_calls"),
 )
+DEEPSEEK_V4_DYNAMO_V1 = replace(DEEPSEEK_V4, name="deepseek_v4-dynamo-v1", stock=None, dynamo_v1=True)

@@ -1,7 +1,8 @@
 """Gemma 4: a notation of its own, with bare keys and strings as they are between two marks.
 
-``<|tool_call>call:NAME{key:<|"|>text<|"|>,other:[1,true]}<tool_call|>``. The reader takes everything but lists and
+``<|tool_call>call:NAME{key:<|"|>text<|"|>,other:[1,true]}<tool_call|>``. vLLM's reader takes everything but lists and
 objects for strings first, and then looks at the types of those that `properties` and `items` lead to: see `vllm_types`.
+Dynamo's reader is another one: see `gemma4_dynamo`.
 """
 
 from __future__ import annotations
@@ -14,48 +15,38 @@ from ..allowed import allowed
 from ..ebnf.json_values import JsonValues
 from ..ebnf.keys import Entries, Entry
 from ..ebnf.markers import Markers
-from ..ebnf.numbers import ANY_NUMBER
 from ..ebnf.rules import Rules, one_of, quote
 from ..schema import Verdict
+from ..schema.charsets import CharSet, charset, complement, minus
 from ..schema.shapes import Object, Part, Text
 from .family import Call, Family
 from .vllm_types import kept, misreadings, types_read
 
-__all__ = ["GEMMA4"]
+__all__ = ["GEMMA4", "GemmaFamily", "GemmaValues"]
 
 _CALL, _CALL_END, _STRING = "<|tool_call>", "<tool_call|>", '<|"|>'
 _THINK, _THINK_END = "<|channel>", "<channel|>"
-_KEY_BARRED = "<>\"'{}[](),:\\"
+_KEY_BARRED = charset((ord(char), ord(char)) for char in "<>\"'{}[](),:\\")
 _SCALARS = frozenset(("null", "boolean", "integer", "number"))
 _NEVER_REACHED = ("$ref", "anyOf", "oneOf", "allOf", "patternProperties", "prefixItems")
 
 
-@dataclass(frozen=True, slots=True)
-class _Gemma(Family):
-    def call(self, rules: Rules, call: Call) -> str:
-        for place, text in _misread(call.parameters, call.parameters, ()):
-            call.shapes.note(place, "type", Verdict.RELAXED, text)
-        shapes = call.shapes
-        if not shapes.definitions.has_values(shapes.shape):
-            raise ValueError("no arguments satisfy the schema")
-        markers = Markers((_STRING, _CALL_END, _CALL, _THINK, _THINK_END))
-        arguments = _GemmaValues(rules, markers, shapes, call.strict, '""').value(shapes.shape)
-        return f"{quote(f'call:{call.name}')} {arguments} {quote(_CALL_END)}"
+class GemmaValues(JsonValues):
+    """JSON's structure with bare keys, and strings as they are.
 
-    def calls(self, rules: Rules, call: str, parallel: bool) -> tuple[str, bool]:
-        return (f"{call} ({quote(_CALL)} {call})*" if parallel else call), False
+    key_chars: what a key consists of. types_kept: whether the reader takes values for what they are.
+    """
 
-
-class _GemmaValues(JsonValues):
-    """JSON's structure with bare keys, and strings as they are."""
+    key_chars: CharSet = complement(_KEY_BARRED)
+    types_kept = False
 
     def any_value(self) -> str:
-        key = " ".join(("any", _STRING, *self.markers.words))
+        key = " ".join(("any", type(self).__name__, *self.markers.words))
         found = self.rules.named.get(key)
         if found is None:
             found = self.rules.named[key] = self.rules.reserve()
-            pair = self.rules.add(f'{self.texts.other_word((), _KEY_BARRED)} ":" {found}')
-            choices = [self._string(self.texts.any_raw()), self.rules.add(ANY_NUMBER), '"true"', '"false"', '"null"']
+            pair = self.rules.add(f'{self.texts.word((), self.key_chars)} ":" {found}')
+            choices = [self._string(self.texts.any_raw()), self.any_number(), '"true"', '"false"', '"null"']
             choices += [self.any_array(), self._braces(self._list(pair))]
             self.rules.define(found, one_of(choices))
         return found
@@ -82,13 +73,36 @@ class _GemmaValues(JsonValues):
     def _other(self, found: Object) -> str:
         if found.keys is not None:
             self._note(())("propertyNames", Verdict.RELAXED, "not enforced for names that are not declared")
-        key = self.texts.other_word(tuple(found.properties), _KEY_BARRED)
+        key = self.texts.word(tuple(found.properties), self.key_chars)
         return self.rules.add(f'{key} ":" {self.value(found.rest)}')
 
+    def _speaks(self, key: str) -> bool:
+        return key.strip() == key != "" and not minus(charset((ord(char), ord(char)) for char in key), self.key_chars)
+
     def _pair(self, key: str, value: str) -> str:
-        if not key or key != key.strip() or any(char in key for char in _KEY_BARRED):
+        if not self._speaks(key):
             raise ValueError(f"{key!r}: a key of this name cannot be written without quotes")
         return self.rules.add(f"{quote(key + ':')} {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class GemmaFamily(Family):
+    """values: writes the arguments, as the reader takes them."""
+
+    values: type[GemmaValues] = GemmaValues
+
+    def call(self, rules: Rules, call: Call) -> str:
+        for place, text in () if self.values.types_kept else _misread(call.parameters, call.parameters, ()):
+            call.shapes.note(place, "type", Verdict.RELAXED, text)
+        shapes = call.shapes
+        if not shapes.definitions.has_values(shapes.shape):
+            raise ValueError("no arguments satisfy the schema")
+        markers = Markers((_STRING, _CALL_END, _CALL, _THINK, _THINK_END))
+        arguments = self.values(rules, markers, shapes, call.strict, '""').value(shapes.shape)
+        return f"{quote(f'call:{call.name}')} {arguments} {quote(_CALL_END)}"
+
+    def calls(self, rules: Rules, call: str, parallel: bool) -> tuple[str, bool]:
+        return (f"{call} ({quote(_CALL)} {call})*" if parallel else call), False
 
 
 def _misread(schema: Any, root: Any, place: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -113,7 +127,7 @@ def _misread(schema: Any, root: Any, place: tuple[str | int, ...]) -> Iterator[t
         yield from _misread(schema["items"], root, (*place, "items"))
 
 
-GEMMA4 = _Gemma(
+GEMMA4 = GemmaFamily(
     "gemma4",
     "chat template of Gemma 4",
     _CALL,

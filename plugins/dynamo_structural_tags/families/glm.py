@@ -19,10 +19,14 @@ __all__ = ["GLM", "GLM45", "GlmFamily"]
 
 @dataclass(frozen=True, slots=True)
 class GlmFamily(Family):
-    """The format; `gap` is the text between its parts, `value_markers` are the texts that no value may contain."""
+    """The format.
+
+    gap: the text between its parts. value_markers: what no value may contain. arguments: writes the arguments.
+    """
 
     gap: str = ""
     value_markers: tuple[str, ...] = (VALUE_END, VALUE)
+    arguments: type[TaggedArguments] = TaggedArguments
 
     def call(self, rules: Rules, call: Call) -> str:
         keys = (KEY, KEY_END, VALUE, VALUE_END, CALL, CALL_END, THINK, THINK_END)
@@ -32,7 +36,7 @@ class GlmFamily(Family):
         def kinds(key: str | None) -> frozenset[str]:
             return (tool.allowed(key) if key is not None else tool.allowed_otherwise()).kinds()
 
-        arguments = TaggedArguments(rules, form, call.shapes, call.strict, kinds).write()
+        arguments = self.arguments(rules, form, call.shapes, call.strict, kinds).write()
         return f"{quote(call.name + self.gap)} {rules.add(f'{arguments} {rules.mark(CALL_END)}', alone=True)}"
 
 

@@ -1,7 +1,8 @@
 """Kimi K2: all calls in one section, each with an identifier of name and number, its arguments as JSON.
 
 ``<|tool_call_begin|>functions.NAME:N<|tool_call_argument_begin|>{...}<|tool_call_end|>``. The reader drops what stands
-behind the section, and looks at the types of the values again: see `vllm_types`.
+behind the section, and looks at the types of the values again: see `vllm_types`. It knows the marks of the section
+without the "s", too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ __all__ = ["KIMI_K2"]
 
 _SECTION, _SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 _CALL, _ARGUMENTS, _CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
-_MARKERS = (_SECTION, _SECTION_END, _CALL, _ARGUMENTS, _CALL_END)
+_OTHER_SECTION = ("<|tool_call_section_begin|>", "<|tool_call_section_end|>")
+_MARKERS = (_SECTION, _SECTION_END, *_OTHER_SECTION, _CALL, _ARGUMENTS, _CALL_END)
 _NUMBER = '("0" | [1-9] [0-9]{0,3})'
 
 

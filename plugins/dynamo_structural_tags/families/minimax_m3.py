@@ -16,12 +16,13 @@ from ..ebnf.markers import Markers
 from ..ebnf.rules import Rules, quote
 from ..schema import Verdict
 from ..schema.shapes import Object, Part, Shape, Text
+from ..type_names import TYPES
+from .dynamo_text import ENTITIES
 from .family import Call, Family
 
 __all__ = ["MINIMAX_M3"]
 
 _MARK = "]<]minimax[>["
-_ENTITIES = ("&lt;", "&gt;", "&amp;", "&quot;", "&apos;", "&#")
 _KEY_BARRED = "<>\"'&/=[](){};:,!?\\"
 _NOT_FOLLOWED = ("patternProperties", "prefixItems", "allOf")
 
@@ -34,7 +35,7 @@ class _MiniMax(Family):
         shapes = call.shapes
         if not shapes.definitions.has_values(shapes.shape):
             raise ValueError("no arguments satisfy the schema")
-        values = _Values(rules, Markers((_MARK[1:], *_ENTITIES)), shapes, call.strict, '"\\n"?')
+        values = _Values(rules, Markers((_MARK[1:], *ENTITIES)), shapes, call.strict, '"\\n"?')
         begin, end = f'{_MARK}<invoke name="{call.name}">', f"{_MARK}</invoke>\n"
         return f"{quote(begin)} {values.value(shapes.shape)} {quote(end)}"
 
@@ -75,8 +76,11 @@ class _Values(JsonValues):
     def _other(self, found: Object) -> None:
         """None: an element's name is there twice, and no grammar keeps two texts equal that nobody listed."""
 
+    def _speaks(self, key: str) -> bool:
+        return key != "" and not any(char in _KEY_BARRED or char.isspace() for char in key)
+
     def _pair(self, key: str, value: str) -> str:
-        if not key or any(char in _KEY_BARRED or char.isspace() for char in key):
+        if not self._speaks(key):
             raise ValueError(f"{key!r}: no element can have this name")
         return self.rules.add(_element(key, value))
 
@@ -97,7 +101,7 @@ def _unsure(schema: Any, root: Any, place: tuple[str | int, ...]) -> Iterator[tu
         return
     kinds = allowed(schema, root).kinds()
     others = kinds - {"null"}
-    single = "type" in schema and (len(others) < 2 or others == {"integer", "number"})
+    single = _is_named(schema.get("type")) and (len(others) < 2 or others == {"integer", "number"})
     if place and len(kinds) < 7 and not (kinds <= {"string"} or single):
         yield place, "the reader takes a value of several types, or of none that is named, for a string"
     if any(keyword in schema for keyword in _NOT_FOLLOWED):
@@ -107,6 +111,11 @@ def _unsure(schema: Any, root: Any, place: tuple[str | int, ...]) -> Iterator[tu
         yield from _unsure(value, root, (*place, "properties", key))
     if isinstance(schema.get("items"), dict):
         yield from _unsure(schema["items"], root, (*place, "items"))
+
+
+def _is_named(types: Any) -> bool:
+    """Whether the types are named, by JSON Schema's own names, which the reader knows no others beside."""
+    return bool(types) and all(name in TYPES for name in (types if isinstance(types, list) else [types]))
 
 
 MINIMAX_M3 = _MiniMax(

@@ -1,7 +1,7 @@
 """Mistral models with tokenizers before version 11 (7B v0.3, Nemo, Large 2407, Small 2409): an array of calls.
 
 ``[TOOL_CALLS] [{"name": NAME, "arguments": {...}}]``, with or without the blank. The reader takes what stands behind
-the array for nothing, and fails on a second marker in the output.
+the array for nothing, and fails on a second marker in the output. Dynamo's ends the array at ``[/TOOL_CALLS]``.
 """
 
 from __future__ import annotations
@@ -18,5 +18,5 @@ MISTRAL = JsonListFamily(
     TOOL_CALLS,
     ("[TOOL_RESULTS]",),
     begin='" "? "["',
-    markers=(TOOL_CALLS,),
+    markers=(TOOL_CALLS, "[/TOOL_CALLS]"),
 )

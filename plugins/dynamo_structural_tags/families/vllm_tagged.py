@@ -16,10 +16,10 @@ from ..schema.verdicts import Verdict
 from .family import Call
 from .vllm_types import STRUCTURES, kept, read_as, types_read
 
-__all__ = ["spaced", "vllm_arguments"]
+__all__ = ["JSON_BEGINS", "VllmArguments", "declared", "spaced", "vllm_arguments"]
 
 #: What JSON text can begin with, but for the words true, false and null.
-_JSON_BEGINS = '{["-0123456789 \t\n\r'
+JSON_BEGINS = '{["-0123456789 \t\n\r'
 #: What an undeclared key cannot contain.
 _BARRED = "<>\"'="
 _TEXT = frozenset(("string",))
@@ -32,13 +32,25 @@ def spaced(*parts: str) -> tuple[str, ...]:
 
 def vllm_arguments(rules: Rules, call: Call, form: PairFormat) -> str:
     """An expression for the arguments of a call; ValueError if there is none."""
-    root = call.parameters if isinstance(call.parameters, dict) else {}
-    declared = root.get("properties")
-    properties = declared if isinstance(declared, dict) else {}
-    return _VllmArguments(rules, form, call.shapes, call.strict, lambda key: types_read(properties.get(key))).write()
+    properties = declared(call.parameters)
+
+    def types(key: str | None) -> frozenset[str]:
+        return types_read(None if key is None else properties.get(key))
+
+    return VllmArguments(rules, form, call.shapes, call.strict, types).write()
 
 
-class _VllmArguments(TaggedArguments):
+def declared(parameters: Any) -> dict[str, Any]:
+    """The arguments that a schema declares by itself, which is where readers look for their types."""
+    properties = parameters.get("properties") if isinstance(parameters, dict) else None
+    return properties if isinstance(properties, dict) else {}
+
+
+class VllmArguments(TaggedArguments):
+    """reader: who reads the arguments, as messages name it."""
+
+    reader = "vLLM's parser"
+
     def _unspeakable(self, name: str) -> bool:
         return not name or name.strip() != name or super()._unspeakable(name)
 
@@ -62,8 +74,7 @@ class _VllmArguments(TaggedArguments):
         for part in parts:
             match part:
                 case Literals(values):
-                    readable = [value for value in values if self._readable(value, parts, kinds)]
-                    choices += [self._literal(value, kinds, place) for value in readable]
+                    choices += self._listed(values, parts, kinds, place)
                 case Text():
                     choices.append(self._string(part, parts, kinds, place))
                 case Number() | Array() | Object():
@@ -78,8 +89,18 @@ class _VllmArguments(TaggedArguments):
         self.shapes.note(place, keyword, Verdict.RELAXED, text)
 
     def _check(self, kind: str, kinds: frozenset[str], place: tuple[str, ...]) -> None:
-        if not kept(kind, kinds):
-            self._relaxed(place, "type", f"vLLM's parser makes a string of {kind}: its type is not beside it")
+        if not self._kept(kind, kinds):
+            self._relaxed(place, "type", f"{self.reader} makes a string of {kind}: its type is not beside it")
+
+    def _kept(self, kind: str, kinds: frozenset[str]) -> bool:
+        """Whether the reader gives back values of a type that are no strings."""
+        return kept(kind, kinds)
+
+    def _listed(
+        self, values: tuple[Any, ...], parts: Shape, kinds: frozenset[str], place: tuple[str, ...]
+    ) -> list[str]:
+        readable = [value for value in values if self._readable(value, parts, kinds)]
+        return [self._literal(value, kinds, place) for value in readable]
 
     def _readable(self, value: Any, parts: Shape, kinds: frozenset[str]) -> bool:
         """Whether a listed value can be written: a string so that it is read as something that is allowed."""
@@ -99,7 +120,7 @@ class _VllmArguments(TaggedArguments):
         as_json = bool(kinds & STRUCTURES) or "string" not in kinds
         if as_json and free:
             self._relaxed(place, "anyOf", "the words true, false and null are read as JSON")
-            return self.json.texts.unlike(_JSON_BEGINS)
+            return self.json.texts.unlike(JSON_BEGINS)
         uncovered = [kind for kind in sorted(kinds - _TEXT) if not _covered(kind, parts)]
         if uncovered:
             self._relaxed(place, "anyOf", f"a string that looks like {' or '.join(uncovered)} is read as that")
