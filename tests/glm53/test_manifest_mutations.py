@@ -11,15 +11,15 @@ import re
 from typing import Any
 
 import pytest
+from recipe_changes import FREE as FREE_VARIABLES
+from recipe_changes import changes, leaves, other
 from recipe_files import deployment
-from test_recipe_mutations import FREE as FREE_VARIABLES
-from test_recipe_mutations import RECIPE, _changes, _leaves, _other
 
 from glm53.lint.commands import documents
 from glm53.lint.files import check
 from glm53.render import kubernetes
 
-FILES = kubernetes.render(RECIPE)
+FILES = kubernetes.render(deployment(hardware="gb200-nvl72"))
 SERVERLESS = kubernetes.render(
     deployment(
         targets=["kubernetes"],
@@ -51,7 +51,7 @@ def _unseen(files: dict[str, str], name: str) -> list[str]:
     """Leaves of a file of which a change is not caught."""
     objects, unseen = documents(files[name]), []
     for at, obj in enumerate(objects):
-        for path in _leaves(obj):
+        for path in leaves(obj):
             field = ".".join(map(str, path))
             own = (obj["metadata"]["name"], field) in NUMBERS or (files is SERVERLESS and SCALING.search(field))
             if FREE.search(field) or own:
@@ -60,7 +60,7 @@ def _unseen(files: dict[str, str], name: str) -> list[str]:
             inner: Any = changed[at]
             for key in path[:-1]:
                 inner = inner[key]
-            inner[path[-1]] = _other(inner[path[-1]])
+            inner[path[-1]] = other(inner[path[-1]])
             if not _caught(files, name, changed):
                 unseen.append(f"{obj['kind']} {obj['metadata']['name']} {field}")
     return unseen
@@ -102,7 +102,7 @@ def test_a_word_or_variable_of_frontend_or_tier_that_is_changed_is_caught(proces
     first = container(documents(FILES[name]))
     values = {one["name"]: one.get("value", "from status.podIP") for one in first["env"]}
     unseen = []
-    for what, change in _changes(list(first["args"]), dict(values)):
+    for what, change in changes(list(first["args"]), dict(values)):
         if what.split()[0] in OWN[process] | FREE_VARIABLES:
             continue
         objects = documents(FILES[name])

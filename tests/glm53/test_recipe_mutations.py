@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pytest
+from recipe_changes import FREE, Change, changes
 from recipe_files import deployment
 
 from glm53.lint.commands import documents, from_manifests, from_scripts
@@ -50,76 +49,6 @@ ROLES_OWN = {
     "--max-num-seqs",
     "--tensor-parallel-size",
 }
-#: Variables that change nothing which another process relies on.
-FREE = {
-    "CUDA_VISIBLE_DEVICES",
-    "DO_NOT_TRACK",
-    "DYN_SYSTEM_PORT",
-    "HF_HUB_OFFLINE",
-    "PYTHONUNBUFFERED",
-    "TRANSFORMERS_OFFLINE",
-    "VLLM_NIXL_SIDE_CHANNEL_PORT",
-    "VLLM_NO_USAGE_STATS",
-}
-#: Other addresses of the own node; loopback is what goes wrong.
-ADDRESSES = {"DYN_TCP_RESPONSE_STREAM_HOST", "DYN_TCP_RPC_HOST", "VLLM_NIXL_SIDE_CHANNEL_HOST"}
-
-Change = Callable[[list[str], dict[str, str]], None]
-
-
-def _other(value: Any) -> Any:
-    if isinstance(value, bool):
-        return not value
-    return value + 64 if isinstance(value, int) else f"{value}9"
-
-
-def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    if not isinstance(value, (dict, list)):
-        yield path
-    for key, item in items:
-        yield from _leaves(item, (*path, key))
-
-
-def _changes(argv: list[str], env: dict[str, str]) -> Iterator[tuple[str, Change]]:
-    """Name and change, for every argument, every leaf of JSON in one, and every variable; each without and other."""
-    for at, word in enumerate(argv):
-        value = argv[at + 1] if at + 1 < len(argv) and not argv[at + 1].startswith("-") else None
-        if not word.startswith("--"):
-            continue
-        yield f"{word} removed", partial(_cut, at, 2 if value else 1)
-        if value and value.startswith("{"):
-            for path in _leaves(json.loads(value)):
-                yield f"{word} {'.'.join(map(str, path))}", partial(_set_leaf, at + 1, path)
-        elif value:
-            other = _other(int(value)) if value.isdigit() else _other(value)
-            yield f"{word} other", partial(_set_word, at + 1, str(other))
-    for name, value in env.items():
-        yield f"{name} removed", partial(_set_variable, name, None)
-        yield f"{name} other", partial(_set_variable, name, "127.0.0.1" if name in ADDRESSES else _other(value))
-
-
-def _cut(at: int, words: int, argv: list[str], env: dict[str, str]) -> None:
-    del argv[at : at + words]
-
-
-def _set_word(at: int, word: str, argv: list[str], env: dict[str, str]) -> None:
-    argv[at] = word
-
-
-def _set_variable(name: str, value: str | None, argv: list[str], env: dict[str, str]) -> None:
-    del env[name]
-    if value is not None:
-        env[name] = value
-
-
-def _set_leaf(at: int, path: tuple[Any, ...], argv: list[str], env: dict[str, str]) -> None:
-    whole = json.loads(argv[at])
-    inner = whole
-    for key in path[:-1]:
-        inner = inner[key]
-    inner[path[-1]] = _other(inner[path[-1]])
-    argv[at] = json.dumps(whole)
 
 
 def _in_graph(role: str, change: Change) -> dict[str, str]:
@@ -144,7 +73,7 @@ def _in_job(name: str, change: Change) -> dict[str, str]:
 
 
 def _cases(role: str, argv: list[str], env: dict[str, str], free: set[str]) -> list[tuple[str, Change]]:
-    return [(name, change) for name, change in _changes(argv, env) if name.split()[0] not in free]
+    return [(name, change) for name, change in changes(argv, env) if name.split()[0] not in free]
 
 
 def _graph_cases() -> list[tuple[str, str, Change]]:
