@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from rl_capture import metrics
 from rl_capture.answers import Answer, Request
 from rl_capture.outcomes import Reader
 from rl_capture.record import MASKED, VERSION, digest, line
-from rl_capture.redaction import masked_places, masked_text
+from rl_capture.redaction import Expression, masked_places, masked_text
 from rl_capture.token_bytes import TokenBytes
 from rl_capture.weights import Weights
 
@@ -37,7 +36,7 @@ class Maker:
         logprobs_mode: str,
         weights: Weights,
         known: TokenBytes | None,
-        expressions: list[re.Pattern[bytes]],
+        expressions: list[Expression],
         *,
         text: bool = False,
         prompt_tokens: int = 1 << 18,

@@ -115,7 +115,7 @@ def test_a_live_writers_file_is_left_alone(tmp_path: Path) -> None:
 def test_a_file_that_was_taken_for_left_behind_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another writer starts between the making of the file and its lock."""
     stock = fcntl.flock
-    calls = []
+    calls: list[int] = []
 
     def late(descriptor: int, operation: int) -> None:
         if not calls:

@@ -106,7 +106,7 @@ def _engine(outputs: list[Output | Exception], seen: list[Any]) -> Any:
 
 def _run(outputs: list[Any], params: Params | None = None, stop_after: int | None = None, **capture: Any) -> Any:
     """What the server gets, what was recorded, and what the engine saw."""
-    recorded, seen, got = Recorded(), [], []
+    recorded, seen, got = Recorded(), list[Any](), list[Any]()
     made = Capture(recorded, capture.pop("weights", Weights("base")), **capture)  # type: ignore[arg-type]
 
     async def serve() -> None:
@@ -187,7 +187,7 @@ def test_a_client_that_leaves_closes_the_engines_stream_at_once() -> None:
 
 
 def test_an_engine_that_breaks_leaves_an_answer_that_says_so() -> None:
-    recorded, seen = Recorded(), []
+    recorded, seen = Recorded(), list[Any]()
     capture = Capture(recorded, Weights("base"))  # type: ignore[arg-type]
 
     async def serve() -> None:
@@ -226,7 +226,7 @@ def test_an_output_of_another_form_costs_the_record_and_not_the_answer(caplog: p
     ],
 )
 def test_what_ids_do_not_tell_or_no_client_sees_is_skipped(prompt: Any, extra: Any) -> None:
-    recorded, seen = Recorded(), []
+    recorded, seen = Recorded(), list[Any]()
     capture = Capture(recorded, Weights("base"))  # type: ignore[arg-type]
     params = Params(extra_args=extra)
 
@@ -251,7 +251,7 @@ def test_a_sample_keeps_sessions_whole() -> None:
 
 def test_a_session_outside_of_the_sample_is_not_touched() -> None:
     name = next(f"{number}" for number in range(100) if not wanted(f"{number}", 0.01))
-    params, seen, recorded = Params(), [], Recorded()
+    params, seen, recorded = Params(), list[Any](), Recorded()
     capture = Capture(recorded, Weights("base"), sample=0.01)  # type: ignore[arg-type]
 
     async def serve() -> None:

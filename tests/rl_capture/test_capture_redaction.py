@@ -6,31 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from byte_tokenizer import ByteTokenizer
 
+from rl_capture import redaction
 from rl_capture.record import MASKED
-from rl_capture.redaction import SECRETS, expressions, masked_places, masked_text
+from rl_capture.redaction import SECRETS, Expression, expressions, masked_places, masked_text
 from rl_capture.token_bytes import TokenBytes
-
-
-class ByteTokenizer:
-    """A fake with a token a byte, one of three bytes, and a special one; real ones are in the stock tests."""
-
-    def __init__(self) -> None:
-        printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-        others = [byte for byte in range(256) if byte not in printable]
-        self._vocabulary = {chr(byte): byte for byte in printable}
-        self._vocabulary |= {chr(256 + place): byte for place, byte in enumerate(others)}
-        self._vocabulary |= {"abc": 300, "<|user|>": 301}
-
-    def get_vocab(self) -> dict[str, int]:
-        return self._vocabulary
-
-    def get_added_vocab(self) -> dict[str, int]:
-        return {"<|user|>": 301}
-
-    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        return list(text.encode())
-
 
 KNOWN = TokenBytes(ByteTokenizer())
 
@@ -94,10 +75,35 @@ def test_every_token_that_a_match_touches_is_masked() -> None:
     assert KNOWN.join(ids) == b"xabcyz<|user|>"
     assert KNOWN.ends(ids) == [1, 4, 5, 6, 14]
 
-    assert masked_places(ids, KNOWN, [re.compile(b"b")]) == {1}
-    assert masked_places(ids, KNOWN, [re.compile(b"cy")]) == {1, 2}
-    assert masked_places(ids, KNOWN, [re.compile(b"x")]) == {0}
-    assert masked_places(ids, KNOWN, [re.compile(b"z<")]) == {3, 4}
+    assert masked_places(ids, KNOWN, [Expression(re.compile(b"b"))]) == {1}
+    assert masked_places(ids, KNOWN, [Expression(re.compile(b"cy"))]) == {1, 2}
+    assert masked_places(ids, KNOWN, [Expression(re.compile(b"x"))]) == {0}
+    assert masked_places(ids, KNOWN, [Expression(re.compile(b"z<"))]) == {3, 4}
+
+
+@pytest.mark.parametrize("kind", [*SECRETS])
+def test_long_texts_are_searched_in_pieces_and_nothing_is_missed_between_them(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same secret at every distance from where a piece ends, with and without lines, against one whole search."""
+    monkeypatch.setattr(redaction, "_PIECE", 40)
+    (expression,) = [one for one, name in zip(expressions("secrets"), SECRETS, strict=True) if name == kind]
+    for offset in range(0, 90, 3):
+        for line in ("word " * 7 + "\n", "x" * 40):
+            text = (line * 9)[:offset] + " " + EXAMPLES[kind] + "\n" + line * 3 + " " + EXAMPLES[kind] + " "
+            whole = [match.span() for match in expression.pattern.finditer(text.encode())]
+
+            assert [*expression.spans(text.encode())] == whole
+            assert len(whole) == 2
+
+
+def test_a_value_on_the_next_line_is_found_where_a_piece_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "_PIECE", 8)
+    text = b"a line\npassword =\n  hunter2hunter2\nmore\n"
+
+    assert [text[slice(*span)] for one in expressions("secrets") for span in one.spans(text)] == [
+        b"password =\n  hunter2hunter2"
+    ]
 
 
 def test_masked_text_says_once_where_tokens_are_missing() -> None:

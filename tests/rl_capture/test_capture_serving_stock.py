@@ -118,7 +118,7 @@ def test_a_client_sees_nothing_that_it_did_not_ask_for(served: Served) -> None:
     whole = served.complete("A client", n=2, seed=1, temperature=1)
     chunks = served.complete("A client", stream=True)
 
-    for choice in (*whole["choices"], *(one["choices"][0] for one in chunks if one["choices"])):
+    for choice in whole["choices"] + [one["choices"][0] for one in chunks if one["choices"]]:
         assert choice["logprobs"] is None
         assert choice.get("token_ids") is None
         assert choice.get("prompt_token_ids") is None
@@ -155,7 +155,7 @@ def test_logprobs_that_a_client_asks_for_reach_it(served: Served) -> None:
 
 
 def test_turns_of_a_session_are_joined_and_calls_have_outcomes(served: Served) -> None:
-    body = {
+    body: dict[str, Any] = {
         "model": "glm",
         "messages": [{"role": "user", "content": "weather?"}],
         "tools": TOOLS,
@@ -173,7 +173,7 @@ def test_turns_of_a_session_are_joined_and_calls_have_outcomes(served: Served) -
         {"X-Session-ID": "agent-7"},
     )
 
-    ((one,), (two,)) = served.of(first), served.of(second)
+    [one], [two] = served.of(first), served.of(second)
     assert one["session"] == two["session"] == "agent-7"
     assert one["calls"] == [{"outcome": "valid"}]  # names are text, which is not stored
     assert (two["calls"], one["sampling"]["constrained"]) == ([], True)
