@@ -30,6 +30,7 @@ from glm53.plan.cli import app as plan_app
 from glm53.recipe import lint, render
 from glm53.simulate.command import simulate
 from glm53.stage.command import stage
+from glm53.tuned.command import tuned
 
 __all__ = ["app"]
 
@@ -48,6 +49,7 @@ app.command()(render)
 app.command()(doctor)
 app.command()(simulate)
 app.command()(stage)
+app.command()(tuned)
 app.command()(models)
 app.command()(chat)
 app.command()(batch)
