@@ -45,7 +45,7 @@ def fold_loaded(model: torch.nn.Module) -> dict[str, int]:
     layers = row_layers(model)
     if not layers or not fold_wanted():
         return {}
-    quantized = [layer for layer in layers if getattr(layer.impl, "takes_fp8_queries", False)]
+    quantized = [layer for layer in layers if _takes_fp8_queries(layer)]
     try:
         require_reloads(weight_transfer())
         wanted = folds_of(model).exponents or _wanted(model)
@@ -54,13 +54,22 @@ def fold_loaded(model: torch.nn.Module) -> dict[str, int]:
             allowed = _limited(model, wanted, quantized[0])
         exponents = fold_model(model, allowed)
     except FoldRefused as error:
-        if quantized and not quantized[0].impl.supports_quant_query_input:
-            error.add_note(f"To keep the fold, set {PREFILL}=0: only staged prefill rounds queries to e4m3 here.")
-        error.add_note(f"To serve the model without the fold, set {FOLD}=off for all workers.")
+        _tell_ways_out(error, quantized)
         raise
     follow_reloads(model)
     _tell(exponents, {layer: k for layer, k in wanted.items() if exponents[layer] != k})
     return exponents
+
+
+def _takes_fp8_queries(layer: Any) -> bool:
+    """Whether decode or prefill of this layer rounds its query to e4m3."""
+    return getattr(layer.impl, "takes_fp8_queries", False)
+
+
+def _tell_ways_out(error: FoldRefused, quantized: list[Any]) -> None:
+    if quantized and not quantized[0].impl.supports_quant_query_input:
+        error.add_note(f"To keep the fold, set {PREFILL}=0: only staged prefill rounds queries to e4m3 here.")
+    error.add_note(f"To serve the model without the fold, set {FOLD}=off for all workers.")
 
 
 def _wanted(model: torch.nn.Module) -> dict[str, int]:

@@ -16,7 +16,7 @@ from flashinfer_nvfp4.settings import CACHE_DTYPE
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["STOCK_POLICY", "activate", "around_fused_write", "warm_up", "write", "written_policy"]
+__all__ = ["STOCK_POLICY", "activate", "around_fused_write", "warm_up", "write", "writes", "written_policy"]
 
 STOCK_POLICY: Policy = "rtn"
 """Of vLLM's own writers."""
@@ -42,6 +42,11 @@ def activate(*, cuda: bool) -> None:
 def written_policy() -> Policy:
     """The policy of whoever writes this process's rows: the environment's once `activate` was called, else stock's."""
     return _policy or STOCK_POLICY
+
+
+def writes() -> bool:
+    """Whether rows are written here, and not by stock."""
+    return _policy is not None
 
 
 def write(latent: torch.Tensor, rope: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> None:
@@ -86,7 +91,7 @@ def around_fused_write(original: Any) -> Any:
     def fused_norm_rope(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         given = bound.arguments
-        if _policy is None or given.get("mla_kv_cache_dtype") != CACHE_DTYPE:
+        if not writes() or given.get("mla_kv_cache_dtype") != CACHE_DTYPE:
             return original(*args, **kwargs)
         cache, slots = given.get("mla_kv_cache"), given.get("slot_mapping")
         # With another dtype the kernel is compiled without stock's writer, whose instructions 9.0 does not have.

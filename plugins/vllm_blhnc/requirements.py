@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
-
-from vllm.v1.kv_cache_interface import MLAAttentionSpec, SlidingWindowMLASpec
 
 from vllm_blhnc.checks import LayoutError
 from vllm_blhnc.settings import KEY
 
-__all__ = ["head_sharded", "no_common_block", "refuse_configuration", "refuse_groups", "refuse_split_blocks"]
+__all__ = ["no_common_block", "refuse_configuration", "refuse_groups", "refuse_split_blocks"]
 
 _STOCK = f'kv_connector_extra_config.{KEY}.layout="stock"'
 
@@ -36,19 +33,10 @@ def refuse_configuration(vllm_config: Any) -> None:
         )
 
 
-def head_sharded(specs: Mapping[str, Any]) -> list[str]:
-    """Layers whose pages differ from one tensor-parallel rank to the next: the GQA layers of a draft model.
-
-    specs: layer name -> cache specification.
-    """
-    replicated = (MLAAttentionSpec, SlidingWindowMLASpec)
-    return sorted(name for name, spec in specs.items() if not isinstance(spec, replicated))
-
-
 def refuse_groups(kv_cache_config: Any, sharded: list[str], context_parallel: tuple[int, int]) -> None:
     """Raise `LayoutError` unless all caches share one block table, and drafts are split by heads alone.
 
-    sharded: from `head_sharded`. context_parallel: decode and prefill context-parallel size.
+    sharded: from `draft_pages.head_sharded`. context_parallel: decode and prefill context-parallel size.
     """
     groups = kv_cache_config.transfer_groups
     if len(groups) > 1:

@@ -11,13 +11,13 @@ import msgspec
 
 from vllm_blhnc.alignment import check_row
 from vllm_blhnc.checks import LayoutError, Registered, check_registration, wrong_layout
+from vllm_blhnc.draft_pages import head_sharded, places
 from vllm_blhnc.handshake import RowPayload, facts
 from vllm_blhnc.metrics import BlockRowStats
 from vllm_blhnc.peer_facts import KEY, told
 from vllm_blhnc.peers import CheckedPeers
 from vllm_blhnc.plan import block_row
 from vllm_blhnc.requirements import (
-    head_sharded,
     no_common_block,
     refuse_configuration,
     refuse_groups,
@@ -120,8 +120,7 @@ class BlockRowWorker(CheckedPeers):
         super().register_kv_caches({k: v for k, v in kv_caches.items() if k not in drafts})  # type: ignore[misc]
         self.device_kv_caches = kv_caches
         base = self._own_metadata()["kv_caches_base_addr"][0]
-        pages_of_drafts = {k: (kv_caches[k].data_ptr() - base, specs[k].page_size_bytes) for k in drafts}
-        self._publish(pages_of_drafts, self.world_size if drafts else None)
+        self._publish(places(kv_caches, specs, drafts, base), self.world_size if drafts else None)
         pages = {name: spec.page_size_bytes for name, spec in specs.items()}
         row = block_row(pages, [release().alignment(spec) for spec in specs.values()])
         mine = self._own_metadata()

@@ -15,7 +15,7 @@ from vllm_cpu_dsa.indexer import select, store_keys
 from vllm_cpu_dsa.mla_backend import paged_batch
 from vllm_cpu_dsa.paged import PagedBatch
 
-__all__ = ["CpuIndexerBackend", "CpuSparseAttnIndexer"]
+__all__ = ["CpuIndexerBackend", "CpuSparseAttnIndexer", "index_step", "step_of"]
 
 
 class CpuIndexerBackend(DeepseekV32IndexerBackend):
@@ -55,24 +55,44 @@ class CpuIndexerBuilder(AttentionMetadataBuilder[Any]):
         )
 
 
+def step_of(layer: Any) -> CpuIndexerMetadata | None:
+    """What there is to do for this indexer; None in the pass without a batch by which vLLM sizes its memory, and for
+    an indexer of another kind."""
+    metadata = get_forward_context().attn_metadata
+    found = metadata[layer.k_cache.prefix] if isinstance(metadata, dict) else None
+    return found if isinstance(found, CpuIndexerMetadata) else None
+
+
+def index_step(
+    layer: Any,
+    step: CpuIndexerMetadata,
+    hidden_states: torch.Tensor,
+    q_quant: torch.Tensor,
+    k: torch.Tensor,
+    weights: torch.Tensor,
+) -> torch.Tensor:
+    """Store a step's keys and write each token's selection to the layers' shared buffer, which is returned.
+
+    hidden_states: [tokens, any]. q_quant: FP8 [tokens, heads, 128]. k: [tokens, 128]. weights: [tokens, heads].
+    """
+    assert step.batch is not None
+    count = len(step.slot_mapping)
+    store_keys(layer.k_cache.kv_cache, step.slot_mapping.long(), k[:count])
+    out = layer.topk_indices_buffer[: len(hidden_states)]
+    select(layer.k_cache.kv_cache, step.batch, q_quant, weights, layer.topk_tokens, out)
+    return layer.topk_indices_buffer
+
+
 class CpuSparseAttnIndexer(SparseAttnIndexer):
     """Takes the stock layer's place wherever vLLM builds one (vLLM's out-of-tree layer registry)."""
 
     def forward_cpu(
         self, hidden_states: torch.Tensor, q_quant: torch.Tensor, k: torch.Tensor, weights: torch.Tensor
     ) -> torch.Tensor:
-        """Store this step's keys and write each token's selection to the shared buffer, which is returned.
-
-        q_quant: FP8 [tokens, heads, 128]. k: [tokens, 128]. weights: [tokens, heads].
-        """
-        metadata = get_forward_context().attn_metadata
-        if not isinstance(metadata, dict):
-            return self.topk_indices_buffer  # vLLM sizes its memory with a pass that has no batch
-        step = metadata[self.k_cache.prefix]
-        count = len(step.slot_mapping)
-        store_keys(self.k_cache.kv_cache, step.slot_mapping.long(), k[:count])
-        out = self.topk_indices_buffer[: len(hidden_states)]
-        select(self.k_cache.kv_cache, step.batch, q_quant, weights, self.topk_tokens, out)
-        return self.topk_indices_buffer
+        """The selection in plain torch; what is not ours to select goes to stock."""
+        step = step_of(self)
+        if step is None:
+            return super().forward_cpu(hidden_states, q_quant, k, weights)
+        return index_step(self, step, hidden_states, q_quant, k, weights)
 
     forward_native = forward_cpu

@@ -8,15 +8,13 @@ from typing import Any
 
 from vllm.platforms.cpu import CpuPlatform
 
-from vllm_cpu_dsa.guards import BLOCK_SIZE, check, is_served
+from vllm_cpu_dsa.guards import is_served
+from vllm_cpu_dsa.settle import Kept, without_compiled_rotary
 
 __all__ = ["CpuDsaPlatform"]
 
 # A child of vLLM's logger, so that the line appears among vLLM's own.
 _log = logging.getLogger("vllm.vllm_cpu_dsa")
-
-ROTARY_OFF = "-rotary_embedding"
-"""vLLM's compiled CPU rotary op misreads the 3-D tensors that MLA passes it; off, its torch version runs."""
 
 
 class CpuDsaPlatform(CpuPlatform):
@@ -37,29 +35,13 @@ class CpuDsaPlatform(CpuPlatform):
 
         Raises `Unsupported` for what the sparse backend cannot serve.
         """
+        kept = Kept.of(vllm_config)
+        super().check_and_update_config(vllm_config)
+        if kept is not None:
+            kept.restore(vllm_config)
         model = vllm_config.model_config
-        if not is_served(model):
-            super().check_and_update_config(vllm_config)
-        else:
-            cache_config, scheduler = vllm_config.cache_config, vllm_config.scheduler_config
-            kept = (
-                cache_config.block_size if cache_config.user_specified_block_size else BLOCK_SIZE,
-                cache_config.enable_prefix_caching,
-                scheduler.enable_chunked_prefill,
-                scheduler.max_num_batched_tokens,
-            )
-            super().check_and_update_config(vllm_config)
-            (
-                cache_config.block_size,
-                cache_config.enable_prefix_caching,
-                scheduler.enable_chunked_prefill,
-                scheduler.max_num_batched_tokens,
-            ) = kept
-            check(vllm_config)
         if model is not None and model.use_mla:
-            ops = vllm_config.compilation_config.custom_ops
-            if ROTARY_OFF not in ops:
-                ops.append(ROTARY_OFF)
+            without_compiled_rotary(vllm_config)
 
     @classmethod
     def update_block_size_for_backend(cls, vllm_config: Any) -> None:

@@ -44,7 +44,7 @@ def _rotated(q: torch.Tensor) -> torch.Tensor:
 def test_the_compiled_rotary_op_is_right_on_two_dimensions_and_wrong_on_the_three_that_mla_passes(
     run: Callable[..., Any],
 ) -> None:
-    """Once this fails for three dimensions, delete ROTARY_OFF in vllm_cpu_dsa/platform.py and this test."""
+    """Once this fails for three dimensions, delete ROTARY_OFF in vllm_cpu_dsa/settle.py and this test."""
     q = torch.randn(6, HEADS * DIM, generator=torch.Generator().manual_seed(0))
 
     flat = torch.tensor(run(rotated_by_stock, q.tolist(), (6, HEADS * DIM)))
