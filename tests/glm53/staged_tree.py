@@ -41,6 +41,50 @@ sys.modules["flashinfer.jit"].env = sys.modules["flashinfer.jit.env"]
 """
 
 
+#: The same, where a plugin's own tests run: what was moved goes by the names that it has in the plugin, of which
+#: nothing else can be imported and no entry point is seen.
+_STAGED = """
+import importlib
+import importlib.metadata
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+MOVED = {moved!r}
+PLUGINS = {plugins!r}
+OURS = {ours!r}
+
+
+class _There:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] not in PLUGINS:
+            return None
+        if name in MOVED or any(one.startswith(name + ".") for one in MOVED):
+            return ModuleSpec(name, self, is_package=True)
+        raise ModuleNotFoundError(f"{{name}} is not part of the staged tree", name=name)
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        name = module.__name__
+        if name in MOVED:
+            sys.modules[name] = importlib.import_module(MOVED[name])
+
+
+sys.meta_path.insert(0, _There())
+_all = importlib.metadata.entry_points
+
+
+def entry_points(**chosen):
+    found = _all(**chosen)
+    return importlib.metadata.EntryPoints(one for one in found if one.module.split(".")[0] not in OURS)
+
+
+importlib.metadata.entry_points = entry_points
+"""
+
+
 def linked(project: str, site: Path, root: Path) -> Tree:
     """A tree under ``root`` of what is installed in ``site``, without what an installer says about it."""
     for source in sorted(site.iterdir()):
@@ -66,10 +110,10 @@ def _link(source: Path, target: Path) -> None:
 
 
 def staged(tree: Tree) -> list[Change]:
-    """Write every topic of the tree's project into it."""
+    """Write every topic of the tree's project and release into it."""
     done = []
     for topic in TOPICS:
-        if topic.project == tree.project:
+        if topic.project == tree.project and topic.window.contains(tree.version):
             found = changes(topic, tree)
             write(found)
             done += found
@@ -83,14 +127,28 @@ def run_tests(tree: Tree, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def run_python(tree: Tree, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Python in a process that has the staged package and none of ours."""
-    alone = tree.root / "alone"
-    alone.mkdir(exist_ok=True)
     bare = _BARE_FLASHINFER.format(root=str(tree.root)) if tree.project.name == "flashinfer" else ""
-    (alone / "sitecustomize.py").write_text(_ALONE + bare)
+    return _run(tree, "alone", _ALONE + bare, *arguments)
+
+
+def run_plugin_tests(tree: Tree, names: tuple[str, ...], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A plugin's own tests, where its modules are those that these topics have moved."""
+    topics = [topic for topic in TOPICS if topic.project == tree.project and topic.id in names]
+    moved = {place.name: place.module for topic in topics for place in topic.places if place.module}
+    plugins = sorted({name.split(".")[0] for name in moved})
+    packages = {name: module for name, module in moved.items() if name not in plugins}
+    start = _STAGED.format(moved=packages, plugins=plugins, ours=OURS)
+    return _run(tree, "renamed", start, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments)
+
+
+def _run(tree: Tree, name: str, start: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    folder = tree.root / name
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(start)
     mine = ("PYTEST", "DYNAMO_STRUCTURAL", "FLASHINFER_NVFP4", "VLLM_CPU_DSA")
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(mine)},
-        "PYTHONPATH": f"{alone}{os.pathsep}{tree.root}",
+        "PYTHONPATH": f"{folder}{os.pathsep}{tree.root}",
         "VLLM_PLUGINS": "",
         "PYTHONDONTWRITEBYTECODE": "1",
     }

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from glm53.cli import app
 from glm53.stage import command
-from glm53.stage.edits import Argument, Body, Call, Edit, Import, Insert, Parameter, Value
+from glm53.stage.edits import Argument, Body, Call, Cut, Edit, Entry, Import, Insert, Parameter, Value
 from glm53.stage.errors import Drifted, StageError
 from glm53.stage.place import Place, header, moved, repository
 from glm53.stage.source import Source
@@ -57,6 +57,14 @@ if True:
 
     def guarded():
         pass
+
+
+NAMES: dict[str, int] = {
+    "one": 1,
+    "two": max(
+        1, 2
+    ),
+}
 '''
 
 
@@ -107,6 +115,21 @@ EDITS: dict[str, tuple[Edit, str, str]] = {
         'medium="cpu"',
         "medium=MEDIUM",
     ),
+    "a value around the one that is there": (
+        Value(file="f", scope="Queue", target="limit", code="max({value}, 1)"),
+        "int = 3",
+        "int = max(3, 1)",
+    ),
+    "an argument around the one that is there": (
+        Argument(file="f", scope="Queue.wait", call="publish", name="medium", code="named({value}, self)"),
+        'medium="cpu"',
+        'medium=named("cpu", self)',
+    ),
+    "an entry at the end of a dictionary": (
+        Entry(file="f", target="NAMES", key="three", code="3"),
+        "        1, 2\n    ),\n",
+        '        1, 2\n    ),\n    "three": 3,\n',
+    ),
     "another body": (Body(file="f", scope="Queue.other", code="return 2"), "return 1", "return 2"),
     "a parameter behind the named ones": (
         Parameter(file="f", scope="Queue.wait", code="nap: float = 0.5"),
@@ -133,6 +156,13 @@ def test_every_call_of_a_function_is_replaced_with_its_arguments_as_they_are_wri
     assert "ü" in once
     wrapped = Call(file="f", scope="Queue.wait", call="publish", code="self.tell({arguments})")
     assert 'self.tell(medium="cpu", at=seconds)' in edited(wrapped)
+
+
+def test_statements_that_only_call_a_function_can_be_left_out() -> None:
+    text = TEXT.replace("        return publish", "        log(seconds)\n        return publish")
+    assert edited(Cut(file="f", scope="Queue.wait", call="log"), text) == TEXT
+    with pytest.raises(Drifted, match=r"statements publish"):
+        edited(Cut(file="f", scope="Queue.wait", call="publish"))
 
 
 REFUSED: dict[str, tuple[Edit, str, str]] = {
@@ -167,6 +197,16 @@ REFUSED: dict[str, tuple[Edit, str, str]] = {
         TEXT.replace("retries=2", "retries=2, **more"),
         "parameters of Queue.wait",
     ),
+    "a dictionary that is gone": (
+        Entry(file="f", target="NAMES", key="three", code="3"),
+        TEXT.replace("NAMES", "KEYS"),
+        "NAMES = {...} found nowhere",
+    ),
+    "an entry that says something else": (
+        Entry(file="f", target="NAMES", key="one", code="11"),
+        TEXT,
+        "NAMES without 'one'",
+    ),
     "a function that became a class": (Body(file="f", scope="Queue", code="return 2"), TEXT, "function Queue"),
     "imports that are gone": (Import(file="f", code="import abc"), "x = 1\n", "an import at the top"),
 }
@@ -187,6 +227,56 @@ def test_what_is_no_python_is_refused() -> None:
 
 
 MOVED = {"plug.free": "project.core.free", "plug.queue": "project.core.queue"}
+
+
+PLUGIN = '''\
+"""Rows."""
+
+import json
+import os
+
+from plug.free import One, Two
+
+__all__ = ["LIMIT", "LOG", "limit", "start"]
+
+LIMIT = 3
+"""Of rows."""
+# Only the plugin writes one.
+LOG: str = os.environ.get("LOG", "")
+
+
+def limit():
+    return LIMIT, One
+
+
+def start():
+    return Two, json
+'''
+
+
+def test_what_only_a_plugin_needs_stays_with_its_comments_and_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glm53.stage.place.OURS", ("plug",))
+    kept = (
+        '"""Rows."""\n\nfrom project.core.free import One\n\n__all__ = ["LIMIT", "limit"]\n\nLIMIT = 3\n'
+        '"""Of rows."""\n'
+        "def limit():\n    return LIMIT, One\n"
+    )
+    place = Place("plugins/plug/a.py", "a.py", without=("LOG", "start"))
+    assert ast.dump(ast.parse(moved(PLUGIN, place, MOVED, {}, ""))) == ast.dump(ast.parse(kept))
+    only = moved(PLUGIN, Place("plugins/plug/a.py", "a.py", only=("LIMIT", "limit")), MOVED, {}, "")
+    assert ast.dump(ast.parse(only)) == ast.dump(ast.parse(kept.replace('__all__ = ["LIMIT", "limit"]\n', "")))
+    assert "plugin writes" not in only
+    with pytest.raises(StageError, match=r"a\.py has no rows"):
+        moved(PLUGIN, Place("plugins/plug/a.py", "a.py", only=("rows",)), MOVED, {}, "")
+
+
+def test_what_is_otherwise_upstream_is_edited_before_it_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glm53.stage.place.OURS", ("plug",))
+    edit = Body(file="", scope="start", code="return plain()")
+    got = moved(PLUGIN, Place("plugins/plug/a.py", "a.py", edits=(edit,)), MOVED, {}, "")
+    assert "return plain()" in got
+    assert "import json" not in got
+    assert "from project.core.free import One\n" in got
 
 
 def test_imports_of_moved_modules_follow_and_the_licence_goes_on_top(monkeypatch: pytest.MonkeyPatch) -> None:

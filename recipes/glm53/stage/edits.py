@@ -18,7 +18,7 @@ from packaging.version import Version
 from glm53.stage.errors import Drifted
 from glm53.stage.source import Source, Splice, same, statements
 
-__all__ = ["Argument", "Body", "Call", "Edit", "Import", "Insert", "Parameter", "Value"]
+__all__ = ["Argument", "Body", "Call", "Cut", "Edit", "Entry", "Import", "Insert", "Parameter", "Value"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +112,7 @@ class Call(Edit):
             raise Drifted(source.file, f"{self.call}(...) in {self.scope}", [node.lineno for node in found], self.times)
         splices = []
         for node in found:
-            arguments = [*node.args, *(keyword for keyword in node.keywords)]
-            written = ", ".join(source.segment(argument) for argument in arguments)
+            written = source.text.encode()[source.end(node.func) : source.end(node) - 1].decode().split("(", 1)[1]
             splices.append(Splice(source.start(node), source.end(node), self.code.replace("{arguments}", written)))
         return splices
 
@@ -123,10 +122,33 @@ class Call(Edit):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cut(Edit):
+    """No statement any more that does nothing but call this function, inside a scope; it is for files of ours.
+
+    call: its name as it is written there. There must be one at least.
+    """
+
+    scope: str
+    call: str
+
+    def splices(self, source: Source) -> list[Splice]:
+        calls = source.calls(self.scope, self.call)
+        found = [
+            node
+            for node in ast.walk(source.scope(self.scope))
+            if isinstance(node, ast.Expr) and any(node.value is call for call in calls)
+        ]
+        if not found or len(found) != len(calls):
+            raise Drifted(source.file, f"statements {self.call}(...) in {self.scope}", [n.lineno for n in calls])
+        return [Splice(source.line_start(node), source.line_end(node), "") for node in found]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Argument(Edit):
     """Another value of a named argument, in the calls of a function inside a scope that pass it.
 
     call: the function's name as it is written there. name: the argument's. times: how many such calls there are.
+    code: the value; ``{value}`` in it stands for the one that is there.
     """
 
     scope: str
@@ -145,13 +167,15 @@ class Argument(Edit):
         if len(found) != self.times:
             lines = [node.lineno for node in found]
             raise Drifted(source.file, f"{self.call}({self.name}=...) in {self.scope}", lines, self.times)
-        wanted = ast.dump(ast.parse(self.code, mode="eval").body)
-        return [Splice(source.start(node), source.end(node), self.code) for node in found if ast.dump(node) != wanted]
+        return [splice for node in found for splice in _changed(source, node, self.code)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Value(Edit):
-    """Another value of one assignment. target: its left side as it is written, inside of `scope`."""
+    """Another value of one assignment. target: its left side as it is written, inside of `scope`.
+
+    code: the value; ``{value}`` in it stands for the one that is there.
+    """
 
     scope: str
     target: str
@@ -169,9 +193,39 @@ class Value(Edit):
             raise Drifted(source.file, f"{self.target} = ... in {self.scope}", [node.lineno for node in found])
         value = found[0].value
         assert value is not None
-        if ast.dump(value) == ast.dump(ast.parse(self.code, mode="eval").body):
-            return []
-        return [Splice(source.start(value), source.end(value), self.code)]
+        return _changed(source, value, self.code)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry(Edit):
+    """One more entry at the end of a dictionary that is written out. target: what it is assigned to, in the module."""
+
+    target: str
+    key: str
+    code: str
+
+    def splices(self, source: Source) -> list[Splice]:
+        found = [
+            node.value
+            for node in source.module.body
+            if isinstance(node, ast.Assign | ast.AnnAssign)
+            and self.target in [ast.unparse(one) for one in _targets(node)]
+            and isinstance(node.value, ast.Dict)
+            and node.value.values
+        ]
+        if len(found) != 1:
+            raise Drifted(source.file, f"{self.target} = {{...}}", [node.lineno for node in found])
+        entries = found[0]
+        wanted = ast.dump(ast.parse(self.code, mode="eval").body)
+        for key, value in zip(entries.keys, entries.values, strict=True):
+            if isinstance(key, ast.Constant) and key.value == self.key:
+                if ast.dump(value) == wanted:
+                    return []
+                raise Drifted(source.file, f"{self.target} without {self.key!r}", [key.lineno])
+        last, key_of_last = entries.values[-1], entries.keys[-1]
+        assert key_of_last is not None
+        text = f',\n{source.indent(key_of_last)}"{self.key}": {self.code}'
+        return [Splice(source.end(last), source.end(last), text)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,6 +270,16 @@ class Body(Edit):
             return []
         text = textwrap.indent(textwrap.dedent(self.code).strip("\n") + "\n", source.indent(body[0]))
         return [Splice(source.line_start(body[0]), source.line_end(body[-1]), text)]
+
+
+def _changed(source: Source, value: ast.expr, code: str) -> list[Splice]:
+    """The splice that puts ``code`` in the place of a value, around it where it has ``{value}``; none if it is so."""
+    wanted = ast.unparse(ast.parse(code.replace("{value}", "_VALUE_"), mode="eval").body)
+    before, _, after = wanted.partition("_VALUE_")
+    now = ast.unparse(value)
+    if now == wanted or ("{value}" in code and now.startswith(before) and now.endswith(after)):
+        return []
+    return [Splice(source.start(value), source.end(value), code.replace("{value}", source.segment(value)))]
 
 
 def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from glm53.stage.edits import Edit
 from glm53.stage.errors import StageError
 from glm53.stage.source import Source, Splice
 
@@ -19,6 +20,7 @@ OURS = (
     "flashinfer_nvfp4",
     "glm53",
     "mooncake_tier",
+    "rl_capture",
     "stockpatch",
     "vllm_blhnc",
     "vllm_cpu_dsa",
@@ -30,14 +32,17 @@ class Place:
     """A file of this repository and where it goes.
 
     source: below the repository's root. to: below upstream's root; ``{package}`` stands for its package. module: its
-    name there, for imports; empty for tests and benchmarks. without: functions that only a plugin needs, which stay
-    here, and with them the imports of ours that nothing else uses.
+    name there, for imports; empty for tests and benchmarks. without: functions, classes and constants that only a
+    plugin needs, which stay here; only: those that do not, where they are fewer. edits: what is otherwise in upstream's
+    tree, as edits of the file as it is here. Imports that nothing uses then stay here, too.
     """
 
     source: str
     to: str
     module: str = ""
     without: tuple[str, ...] = ()
+    edits: tuple[Edit, ...] = ()
+    only: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -79,8 +84,14 @@ def moved(text: str, place: Place, modules: Mapping[str, str], words: Mapping[st
     the licence header. Raises `StageError` if it still needs one of our packages.
     """
     source = Source(place.source, text)
-    if place.without:
-        source = Source(place.source, _without(source, place.without))
+    if place.only:
+        source = Source(place.source, _only(source, place.only))
+    for name in place.without:
+        source = Source(place.source, _without(source, name))
+    for edit in place.edits:
+        source = Source(place.source, source.spliced(edit.splices(source)))
+    if place.without or place.only or place.edits:
+        source = Source(place.source, _without_unused_imports(source))
     splices = []
     for node in ast.walk(source.module):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -90,30 +101,82 @@ def moved(text: str, place: Place, modules: Mapping[str, str], words: Mapping[st
     out = source.spliced(splices)
     for ours, theirs in words.items():
         out = out.replace(ours, theirs)
-    return head + out
+    return head + out.rstrip("\n") + "\n"
 
 
-def _without(source: Source, names: tuple[str, ...]) -> str:
-    """The text without these functions, their names in ``__all__``, and imports of ours that are not used then."""
-    gone = [source.scope(name) for name in names]
-    used = {
-        node.id
-        for kept in source.module.body
-        if kept not in gone
-        for node in ast.walk(kept)
-        if isinstance(node, ast.Name)
-    }
-    splices = [Splice(source.line_start(node), _blank_end(source, node), "") for node in gone]
-    for node in source.module.body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in OURS:
-            if not used & {one.asname or one.name for one in node.names}:
-                splices.append(Splice(source.line_start(node), source.line_end(node), ""))
-        elif isinstance(node, ast.Import) and not used & {one.asname or one.name.split(".")[0] for one in node.names}:
-            splices.append(Splice(source.line_start(node), source.line_end(node), ""))
-        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            kept_names = [name for name in ast.literal_eval(node.value) if name not in names]
-            splices.append(Splice(source.start(node.value), source.end(node.value), json.dumps(kept_names)))
+def _only(source: Source, kept: tuple[str, ...]) -> str:
+    """The text with its docstring, its imports, and of what it defines and does these definitions."""
+    body = source.module.body
+    if missing := set(kept) - {_defined(node) for node in body}:
+        raise StageError(
+            f"{source.file} has no {', '.join(sorted(missing))}", "a topic moves it", "names that it has", "Correct it"
+        )
+    splices, follows = [], True  # a string behind what is kept is its docstring
+    for node in body:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            stays = follows
+        else:
+            typing_only = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            stays = isinstance(node, ast.Import | ast.ImportFrom) or typing_only or _defined(node) in kept
+        follows = stays
+        if not stays:
+            splices.append(Splice(_comment_start(source, node), _blank_end(source, node), ""))
     return source.spliced(splices)
+
+
+def _defined(node: ast.stmt) -> str | None:
+    return node.name if isinstance(node, ast.FunctionDef | ast.ClassDef) else _assigned(node)
+
+
+def _without(source: Source, name: str) -> str:
+    """The text without this function, class, method or constant (and its docstring), and its name in ``__all__``."""
+    body = source.module.body
+    gone: list[ast.stmt] = [node for node in body if _assigned(node) == name]
+    if gone:
+        after = body[body.index(gone[0]) + 1 :][:1]
+        gone += [node for node in after if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
+    else:
+        found = source.scope(name)
+        assert isinstance(found, ast.stmt)
+        gone = [found]
+    splices = [Splice(_comment_start(source, node), _blank_end(source, node), "") for node in gone]
+    for node in body:
+        if isinstance(node, ast.Assign) and node not in gone and _assigned(node) == "__all__":
+            kept = [one for one in ast.literal_eval(node.value) if one != name]
+            splices.append(Splice(source.start(node.value), source.end(node.value), json.dumps(kept)))
+    return source.spliced(splices)
+
+
+def _assigned(node: ast.stmt) -> str | None:
+    if isinstance(node, ast.Assign):
+        return ast.unparse(node.targets[0])
+    return ast.unparse(node.target) if isinstance(node, ast.AnnAssign) else None
+
+
+def _without_unused_imports(source: Source) -> str:
+    """The text without the names that are imported at its top and used nowhere, in annotations neither."""
+    used = {node.id for node in ast.walk(source.module) if isinstance(node, ast.Name)}
+    splices = []
+    for node in source.module.body:
+        if not isinstance(node, ast.Import | ast.ImportFrom) or getattr(node, "module", "") == "__future__":
+            continue
+        kept = [one for one in node.names if (one.asname or one.name.split(".")[0]) in used]
+        if not kept:
+            splices.append(Splice(source.line_start(node), source.line_end(node), ""))
+        elif len(kept) < len(node.names):
+            node.names = kept
+            splices.append(Splice(source.start(node), source.end(node), ast.unparse(node)))
+    return source.spliced(splices)
+
+
+def _comment_start(source: Source, node: ast.AST) -> int:
+    """Offset of the comment that stands directly above a node, or of the node's line."""
+    at = source.line_start(node)
+    for line in reversed(source.text.encode("utf-8")[:at].splitlines(keepends=True)):
+        if not line.startswith(b"#"):
+            break
+        at -= len(line)
+    return at
 
 
 def _blank_end(source: Source, node: ast.AST) -> int:

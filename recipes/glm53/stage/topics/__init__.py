@@ -9,20 +9,34 @@ from glm53.stage.topics.vllm_block_runs import BLOCK_RUNS
 from glm53.stage.topics.vllm_context_gather import CONTEXT_GATHER
 from glm53.stage.topics.vllm_cpu_rotary import CPU_ROTARY
 from glm53.stage.topics.vllm_cpu_seeds import CPU_SEEDS
+from glm53.stage.topics.vllm_cpu_sparse_mla import CPU_SPARSE_MLA
+from glm53.stage.topics.vllm_draft_pages import DRAFT_PAGES
+from glm53.stage.topics.vllm_glm_parser import GLM_PARSER
+from glm53.stage.topics.vllm_latent_fold import LATENT_FOLD
+from glm53.stage.topics.vllm_nvfp4_scales import NVFP4_SCALES
 from glm53.stage.topics.vllm_spin_wait import SPIN_WAIT
 from glm53.stage.topics.vllm_store_events import STORE_EVENTS
 from glm53.stage.topics.vllm_store_loads import STORE_LOADS
+from glm53.stage.topics.vllm_store_namespace import STORE_NAMESPACE
+from glm53.stage.topics.vllm_whole_rows import WHOLE_ROWS
 
 __all__ = ["TOPICS"]
 
 TOPICS: tuple[Topic, ...] = (
     BLOCK_RUNS,
+    WHOLE_ROWS,
+    DRAFT_PAGES,
     CONTEXT_GATHER,
     CPU_ROTARY,
     CPU_SEEDS,
+    CPU_SPARSE_MLA,
+    NVFP4_SCALES,
+    LATENT_FOLD,
     SPIN_WAIT,
     STORE_EVENTS,
     STORE_LOADS,
+    STORE_NAMESPACE,
+    GLM_PARSER,
     WAVE_PLAN,
     PROGRESS_DELAY,
 )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 
-from glm53.stage.edits import Insert
+from glm53.stage.edits import Edit, Insert
 from glm53.stage.place import Place
 from glm53.stage.topic import Evidence, Topic
 from glm53.stage.tree import PROJECTS, Tree
 
-__all__ = ["CONTEXT_GATHER", "ROWS"]
+__all__ = ["CONTEXT_GATHER", "ROWS", "ROW_WORDS", "row_module"]
 
 _FILE = "_custom_ops.py"
 _SCOPE = "gather_and_maybe_dequant_cache"
@@ -24,9 +24,12 @@ def _solved(tree: Tree) -> str | None:
     return None
 
 
-def _row_module(name: str, without: tuple[str, ...] = ()) -> Place:
+def row_module(
+    name: str, without: tuple[str, ...] = (), edits: tuple[Edit, ...] = (), only: tuple[str, ...] = ()
+) -> Place:
+    """A module of the rows, by its name in the plugin."""
     module = f"{_THERE}/{name}".replace("/", ".")
-    return Place(f"{_HERE}/{name}.py", f"{{package}}/{_THERE}/{name}.py", f"vllm.{module}", without)
+    return Place(f"{_HERE}/{name}.py", f"{{package}}/{_THERE}/{name}.py", f"vllm.{module}", without, edits, only)
 
 
 def _package(folder: str) -> Place:
@@ -41,11 +44,19 @@ def _package(folder: str) -> Place:
 ROWS = (
     _package(""),
     _package("kernels"),
-    *map(_row_module, ("errors", "rowformat", "codec", "tensors")),
-    _row_module("policy", ("chosen_policy",)),
-    *map(_row_module, ("kernels/arguments", "kernels/elements", "kernels/gather")),
+    *map(row_module, ("errors", "rowformat", "codec", "tensors")),
+    row_module("policy", ("chosen_policy", "SETTING")),
+    *map(row_module, ("kernels/arguments", "kernels/elements", "kernels/gather")),
 )
 """Format, codec and gather kernel of NVFP4 rows, as other topics about the rows need them, too."""
+
+ROW_WORDS = {
+    "flashinfer_nvfp4.": "vllm.v1.attention.ops.nvfp4_mla.",
+    "The errors of this plugin": "The errors of NVFP4 rows",
+    "as the stock writer": "as vLLM's CUDA writer",
+    ", and the one setting for it. Standard": ". Standard",
+}
+"""What their modules say of the plugin."""
 
 CONTEXT_GATHER = Topic(
     id="context-gather",
@@ -73,7 +84,7 @@ CONTEXT_GATHER = Topic(
             """,
         ),
     ),
-    places=(*ROWS, _row_module("context_gather", ("activate", "around_gather"))),
+    places=(*ROWS, row_module("context_gather", ("activate", "around_gather"))),
     tests=(
         Place("recipes/glm53/stage/tests/vllm/test_nvfp4_context.py", "tests/kernels/attention/test_nvfp4_context.py"),
     ),
@@ -84,5 +95,5 @@ CONTEXT_GATHER = Topic(
         ),
     ),
     records=("flashinfer_nvfp4:context-of-nvfp4-rows",),
-    renamed={"flashinfer_nvfp4.": "vllm.v1.attention.ops.nvfp4_mla."},
+    renamed=ROW_WORDS,
 )
