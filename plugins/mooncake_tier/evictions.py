@@ -56,6 +56,12 @@ class Evictions:
             self._announced -= gone
             self._gone |= gone
 
+    def forget(self) -> list[str]:
+        """Whoever was told knows of none of them any more; returns those that will not be reported as gone now."""
+        with self._lock:
+            announced, self._announced = list(self._announced), set()
+            return announced
+
     @property
     def pending(self) -> bool:
         """Whether there is something to take."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mooncake_tier.vllm_stock import VLLM
+from mooncake_tier.vllm_stock import VLLM, cache_was_reset
 
 VLLM.require()  # Before the imports below: on a release that moved them, the reader needs to see why.
 
@@ -136,6 +136,9 @@ class PrefetchOffloadingConnector(OffloadingConnector):
         pool = self._tier.pool
         if len(self._prefetcher) and (pool.heard != self._heard or time.monotonic() >= self._look_at):
             self._pump()
+        if self._tier.pool.evictions is not None and cache_was_reset(self._requests.block_pool):
+            self._tier.forget_told()
+            self._residency.forget()
         failed, self._tier.not_loaded = self._tier.not_loaded, []
         self._requests.not_loaded(failed)
         return super().build_connector_meta(scheduler_output)

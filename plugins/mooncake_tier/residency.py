@@ -47,6 +47,10 @@ class Residency:
             else:
                 yield event
 
+    def forget(self) -> None:
+        """The router forgot everything, and is told again of what is stored or read again."""
+        self._places.clear()
+
     def withdraw(self) -> None:
         """Everything is gone, and nobody tells: the next `merged` begins with the removals."""
         by_place: dict[tuple[str | None, int | None], list[Any]] = {}

@@ -86,7 +86,7 @@ class TierStoreConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_meta(self, scheduler_output: Any) -> StoreOrders:
         """This step's loads and stores."""
-        return self._part.scheduler.orders(scheduler_output)
+        return self._part.orders(scheduler_output)
 
     def update_connector_output(self, connector_output: Any) -> None:
         """What the workers did since the last step."""

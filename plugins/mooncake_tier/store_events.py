@@ -98,6 +98,11 @@ class StoreEvents:
             taken.append(BlockRemoved(block_hashes=hashes, medium=self._medium, group_idx=0))
         return taken
 
+    def forget(self) -> None:
+        """The router forgot everything, and is told again of what is stored or read again."""
+        self._evictions.forget()
+        self._events.clear()
+
     def look(self) -> None:
         """Look for blocks that are gone now, and not at the next time; takes as long as the master takes."""
         self._evictions.look()

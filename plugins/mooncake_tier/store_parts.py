@@ -19,11 +19,12 @@ from mooncake_tier.reports import write_report
 from mooncake_tier.shared_client import SharedClient
 from mooncake_tier.store_blocks import BlockMemory, pages_of
 from mooncake_tier.store_events import StoreEvents
-from mooncake_tier.store_messages import StoreReport
+from mooncake_tier.store_messages import StoreOrders, StoreReport
 from mooncake_tier.store_scheduler import StoreScheduler
 from mooncake_tier.store_settings import StoreSettings, store_settings
 from mooncake_tier.store_worker import StoreWorker
 from mooncake_tier.vllm_namespace import namespace_fields
+from mooncake_tier.vllm_stock import cache_was_reset
 from mooncake_tier.waking import wake
 
 __all__ = ["SchedulerPart", "WorkerPart"]
@@ -97,6 +98,12 @@ class SchedulerPart:
         """Take over what vLLM has settled by now."""
         self.scheduler.pool = kv_cache_manager.block_pool
         self.scheduler.drop_last = bool(kv_cache_manager.use_eagle)
+
+    def orders(self, output: Any) -> StoreOrders:
+        """This step's orders, after whatever happened between two steps."""
+        if self.scheduler.events is not None and cache_was_reset(self.scheduler.pool):
+            self.scheduler.events.forget()
+        return self.scheduler.orders(output)
 
     def reported(self, report: StoreReport | None, received: set[str]) -> None:
         """What the workers say; with the first report comes the namespace."""

@@ -169,6 +169,13 @@ class MooncakeTier(SecondaryTierManager):
         """Wait until nothing touches host memory. vLLM calls this for a reset alone."""
         self.pool.jobs.drain()
 
+    def forget_told(self) -> None:
+        """The router forgot everything, and is told again of what is stored or read again."""
+        if self.pool.evictions is not None:
+            for name in self.pool.evictions.forget():
+                del self._announced[name]
+            self._events.clear()
+
     def rotate(self) -> None:
         """The cache was reset: other weights may be served from now on, so another namespace is used."""
         if self.pool.evictions is not None:

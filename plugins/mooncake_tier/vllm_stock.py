@@ -13,6 +13,7 @@ from stockpatch.versions import Window
 __all__ = [
     "VLLM",
     "block_extra_keys",
+    "cache_was_reset",
     "hash_seed",
     "host_source",
     "lookahead",
@@ -56,6 +57,12 @@ def block_extra_keys(request: Any, starts: Sequence[int], size: int, ahead: int)
             extra, multimodal = utils.generate_block_hash_extra_keys(request, start, start + size, multimodal)
         found.append(extra)
     return utils.to_event_extra_keys(found) or []
+
+
+def cache_was_reset(block_pool: Any) -> bool:
+    """Whether the device's cache was reset since its last events were published. A router takes that for everything."""
+    cleared = import_module("vllm.distributed.kv_events").AllBlocksCleared
+    return any(isinstance(event, cleared) for event in block_pool.kv_event_queue)
 
 
 def lookahead(tokens: list[list[int]] | None) -> dict[str, Any]:

@@ -206,6 +206,29 @@ def test_the_router_is_told_what_is_stored_and_what_is_gone(engines: dict[str, E
     ]
 
 
+def test_the_router_is_told_again_after_a_reset_of_the_gpus_cache_alone(engines: dict[str, Engine]) -> None:
+    """Dynamo takes that for a reset of every tier, and the blocks are in the store as before."""
+    engine, ids = engines["writer"], prompt(200, seed=11)
+    engine.call(store_engine.record_events)
+    _stored(engine, ids)  # empties the engine's cache
+    assert engine.ask(ids).cached == 3 * BLOCK
+    assert engine.call(store_engine.settle)
+
+    events = engine.call(store_engine.take_events)
+    (at,) = [at for at, one in enumerate(events) if one["type"] == "AllBlocksCleared"]
+    before, after = (
+        [
+            block
+            for event in part
+            if event["type"] == "BlockStored" and event["medium"] == "CPU"
+            for block in event["block_hashes"]
+        ]
+        for part in (events[:at], events[at:])
+    )
+    assert len(before) == 3
+    assert after == before
+
+
 def _by_block(events: list[dict[str, Any]], fields: set[str]) -> dict[int, dict[str, Any]]:
     """One entry a block, however many an event has."""
     found = {}

@@ -223,6 +223,18 @@ def test_a_router_hears_when_the_last_copy_is_gone(second: Run, node: Node, list
     assert not set(hashes) & set(listener.resident())
 
 
+def test_a_router_is_told_again_after_a_reset_of_the_gpus_cache_alone(second: Run, listener: Listener) -> None:
+    """Dynamo takes that for a reset of every tier, and the chunks are in the store as before."""
+    listener.hear(first_s=0.5)
+    second(engines.forget)
+    assert second(engines.answers, [PROMPTS[UNORDERED]])[0].cached == WHOLE
+
+    heard = listener.hear()
+    at = [event["type"] for event in heard].index("AllBlocksCleared")
+    stored = [one for one in heard[at:] if one["type"] == "BlockStored" and one["medium"] == "CPU"]
+    assert [token for event in stored for token in event["token_ids"]] == PROMPTS[UNORDERED][:WHOLE]
+
+
 def test_a_chunk_that_does_not_prove_itself_is_computed(second: Run, node: Node, truth: list[Answer]) -> None:
     keys = second(scenes.names, PROMPTS[CORRUPT])
     second(engines.forget)

@@ -138,6 +138,19 @@ def test_what_is_stored_again_before_anybody_was_told_is_not_gone(listed: dict[s
     evictions.close()
 
 
+def test_whoever_forgot_everything_is_told_again_and_of_no_removal_before(listed: dict[str, bool]) -> None:
+    evictions = _evictions(listed)
+    evictions.announce(["a", "b"])
+    evictions.withdraw(["b"])
+
+    assert evictions.forget() == ["a"]
+    assert evictions.take() == ["b"]
+    evictions.withdraw(["a"])
+    assert not evictions.pending
+    assert evictions.announce(["a"]) == ["a"]
+    evictions.close()
+
+
 def test_a_master_that_stays_away_takes_everything_with_it(listed: dict[str, bool]) -> None:
     evictions = _evictions(listed)
     evictions.announce(["a"])

@@ -38,10 +38,15 @@ class Listener:
         return heard
 
     def resident(self, medium: str = "CPU") -> Counter[Any]:
-        """Blocks of a medium that were stored and not removed, with how often that was said."""
+        """Blocks of a medium that were stored and not removed, with how often that was said.
+
+        A cleared cache takes every medium with it, as it does in Dynamo's router.
+        """
         count: Counter[Any] = Counter()
         for event in self.events:
-            if event.get("medium") == medium:
+            if event["type"] == "AllBlocksCleared":
+                count.clear()
+            elif event.get("medium") == medium:
                 (count.update if event["type"] == "BlockStored" else count.subtract)(event["block_hashes"])
         return +count
 

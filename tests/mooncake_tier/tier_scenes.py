@@ -113,7 +113,8 @@ def break_loads() -> None:
     _broken[:] = [native.get, calls]
 
     def get(keys: list[str], addresses: Any, sizes: Any) -> list[int]:
-        calls.append(keys)
+        if not any("/probe/" in key for key in keys):
+            calls.append(keys)
         return [-800] * len(keys)
 
     native.get = get
