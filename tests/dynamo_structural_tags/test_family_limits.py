@@ -50,6 +50,7 @@ DYNAMO = [
     ("glm-dynamo-v1", {"type": "int64"}, {"type"}),
     ("glm-dynamo-v1", {"anyOf": [{"type": "string", "pattern": "^a"}, {"type": "integer"}]}, {"type"}),
     ("minimax_m3", {"type": "int64"}, {"type"}),
+    ("minimax_m3", {"enum": ["a", 1]}, {"type", "enum"}),
 ]
 
 

@@ -18,20 +18,22 @@ from ..schema import Verdict
 from ..schema.shapes import Object, Part, Shape, Text
 from ..type_names import TYPES
 from .dynamo_text import ENTITIES
+from .dynamo_types import listing
 from .family import Call, Family
 
 __all__ = ["MINIMAX_M3"]
 
 _MARK = "]<]minimax[>["
 _KEY_BARRED = "<>\"'&/=[](){};:,!?\\"
+_Place = tuple[str | int, ...]
 _NOT_FOLLOWED = ("patternProperties", "prefixItems", "allOf")
 
 
 @dataclass(frozen=True, slots=True)
 class _MiniMax(Family):
     def call(self, rules: Rules, call: Call) -> str:
-        for place, text in _unsure(call.parameters, call.parameters, ()):
-            call.shapes.note(place, "type", Verdict.RELAXED, text)
+        for place, keyword, text in _unsure(call.parameters, call.parameters, ()):
+            call.shapes.note(place, keyword, Verdict.RELAXED, text)
         shapes = call.shapes
         if not shapes.definitions.has_values(shapes.shape):
             raise ValueError("no arguments satisfy the schema")
@@ -95,17 +97,19 @@ def _element(name: str, value: str) -> str:
     return f"{quote(f'{_MARK}<{name}>')} {value} {quote(f'{_MARK}</{name}>')}"
 
 
-def _unsure(schema: Any, root: Any, place: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """The places whose values the reader may give another type: all that have not one type, named by `type`."""
+def _unsure(schema: Any, root: Any, place: _Place) -> Iterator[tuple[_Place, str, str]]:
+    """Places and keywords of what the reader may give another type: all that has not one type, named by `type`."""
     if not isinstance(schema, dict) or len(place) > 20:
         return
-    kinds = allowed(schema, root).kinds()
+    found = allowed(schema, root)
+    kinds = found.kinds()
     others = kinds - {"null"}
     single = _is_named(schema.get("type")) and (len(others) < 2 or others == {"integer", "number"})
     if place and len(kinds) < 7 and not (kinds <= {"string"} or single):
-        yield place, "the reader takes a value of several types, or of none that is named, for a string"
+        for keyword in ("type", *(listing(tuple(found.values)) if found.values else ())):
+            yield place, keyword, "the reader takes a value of several types, or of none that is named, for a string"
     if any(keyword in schema for keyword in _NOT_FOLLOWED):
-        yield place, "the reader does not look for types here"
+        yield place, "type", "the reader does not look for types here"
     properties = schema.get("properties")
     for key, value in properties.items() if isinstance(properties, dict) else ():
         yield from _unsure(value, root, (*place, "properties", key))

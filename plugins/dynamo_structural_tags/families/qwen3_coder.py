@@ -1,13 +1,14 @@
 """Qwen3-Coder and Qwen3.5: one element per call, one element per argument, strings as they are.
 
 A line end stands before and behind each value, which the reader takes off again. Dynamo's readers end a call at the
-first text that ends one; v1 reads the arguments as in `dynamo_types`.
+first text that ends one; v1 reads the arguments as in `dynamo_types`, v2 as vLLM, but for undeclared ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ..ebnf.rules import Rules, quote
 from ..ebnf.tagged import PairFormat
@@ -47,6 +48,10 @@ QWEN3_CODER = _Qwen(
     stock=StockForm(f"{_CALL}\n{_FUNCTION}", ">\n", f"\n{_FUNCTION_END}\n{_CALL_END}", "qwen_xml"),
 )
 QWEN3_CODER_DYNAMO_V2 = replace(
-    QWEN3_CODER, name="qwen3_coder-dynamo-v2", stock=None, value_markers=(_VALUE_END, _FUNCTION_END, _CALL_END)
+    QWEN3_CODER,
+    name="qwen3_coder-dynamo-v2",
+    stock=None,
+    value_markers=(_VALUE_END, _FUNCTION_END, _CALL_END),
+    arguments=partial(vllm_arguments, undeclared=frozenset(("string", "null"))),
 )
 QWEN3_CODER_DYNAMO_V1 = replace(QWEN3_CODER_DYNAMO_V2, name="qwen3_coder-dynamo-v1", arguments=dynamo_arguments)

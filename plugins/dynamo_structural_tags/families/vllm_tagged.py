@@ -30,12 +30,15 @@ def spaced(*parts: str) -> tuple[str, ...]:
     return tuple("".join(pieces) for pieces in product(*([*((part, part + " ") for part in parts[:-1]), parts[-1:]])))
 
 
-def vllm_arguments(rules: Rules, call: Call, form: PairFormat) -> str:
-    """An expression for the arguments of a call; ValueError if there is none."""
+def vllm_arguments(rules: Rules, call: Call, form: PairFormat, undeclared: frozenset[str] = _TEXT) -> str:
+    """An expression for the arguments of a call; ValueError if there is none.
+
+    undeclared: the types that the reader considers for an argument that is not declared.
+    """
     properties = declared(call.parameters)
 
     def types(key: str | None) -> frozenset[str]:
-        return types_read(None if key is None else properties.get(key))
+        return undeclared if key is None else types_read(properties.get(key))
 
     return VllmArguments(rules, form, call.shapes, call.strict, types).write()
 
