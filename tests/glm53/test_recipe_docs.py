@@ -10,13 +10,10 @@ from pydantic import BaseModel
 from recipe_files import RECIPES
 
 from glm53.deployment import Deployment
-from glm53.deployment.parts import Cluster, KvTransfer, Ports
 from glm53.deployment.roles import Role
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-#: Sections that the page has as a whole: described elsewhere, or in one row.
-WHOLE: dict[str, type[BaseModel]] = {"kv_transfer": KvTransfer, "ports": Ports, "cluster": Cluster}
 
 
 def _documented() -> set[str]:
@@ -39,8 +36,6 @@ def _keys(section: type[BaseModel], prefix: str) -> set[str]:
             keys.add(prefix + name)
         elif name == "roles":
             keys |= _keys(Role, "roles.ROLE.")
-        elif name in WHOLE:
-            keys.add(f"{name}.*")
         else:
             keys |= _keys(model, f"{prefix}{name}.")
     return keys
@@ -54,9 +49,16 @@ def test_every_key_has_a_row() -> None:
 
 
 def test_no_row_is_about_a_key_that_does_not_exist() -> None:
-    known = _keys(Deployment, "") | {f"{name}.{key}" for name, one in WHOLE.items() for key in one.model_fields}
+    assert _documented() <= _keys(Deployment, "")
 
-    assert _documented() <= known
+
+def test_every_row_says_why_and_has_a_default() -> None:
+    """Key, default, reason: none of the three is left empty."""
+    table = PAGE.partition("## Keys")[2].partition("\n## ")[0]
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in table.splitlines() if line.startswith("| `")]
+
+    assert len(rows) > 50
+    assert [row for row in rows if len(row) != 3 or not all(cell.strip() for cell in row)] == []
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

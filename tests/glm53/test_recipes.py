@@ -324,7 +324,7 @@ def test_the_volume_is_filled_completely_or_not_at_all_and_once(tmp_path: Path) 
     tools = tmp_path / "bin"
     tools.mkdir()
     count = f'echo "$*" >> {tmp_path}/calls; '
-    pip = 'mkdir -p "$7/mooncake"; touch "$7/mooncake/mooncake_master" "$7/mooncake/mooncake_client"'
+    pip = 'mkdir -p "$9/mooncake"; touch "$9/mooncake/mooncake_master" "$9/mooncake/mooncake_client"'
     fetch = 'mkdir -p "${@: -1}"; touch "${@: -1}/config.json"'
     for name, body in (("python3", pip), ("hf", fetch)):
         once = f"[ -e {tmp_path}/{name} ] || {{ touch {tmp_path}/{name}; exit 9; }}"
@@ -347,6 +347,8 @@ def test_the_volume_is_filled_completely_or_not_at_all_and_once(tmp_path: Path) 
     calls = (tmp_path / "calls").read_text().splitlines()
     assert (prepare(), (tmp_path / "calls").read_text().splitlines()) == (0, calls)
     assert [call.split()[0] for call in calls] == ["-m", "-m", "download", "download"]
+    wheels = f"--find-links {tmp_path}/shared/wheels/{version('glm53-blackwell')} --target"
+    assert all(wheels in call for call in calls[:2])
 
 
 def test_a_launch_without_pins_stops_before_it_touches_the_cluster(tmp_path: Path) -> None:

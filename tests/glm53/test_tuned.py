@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -79,7 +78,8 @@ def test_a_checkpoint_becomes_a_deployment_on_reserved_capacity(tmp_path: Path) 
     files = {path.name: path.read_text() for path in (tmp_path / "out").iterdir() if path.name != "recipe.yaml"}
     engines = [one for one in from_manifests(files) if one.kind == "engine"]
     assert {option(one, "--model") for one in engines} == {"/models/checkpoints/coder-v3"}
-    assert "to=/models/checkpoints/coder-v3\n" in files["upload.sh"]
+    assert "upload.sh NAMESPACE" in said
+    assert "coder-v3 checkpoints/coder-v3\n" in said
 
 
 def test_an_adapter_is_served_beside_its_base(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_what_training_left_out_or_changed_is_in_the_recipe(tmp_path: Path) -> N
     assert "no prediction layer" in said
     recipe = load(tmp_path / "out" / "recipe.yaml")
     assert (recipe.engine.mtp_depth, recipe.engine.max_model_len, recipe.targets) == (0, 65_536, ("slurm",))
-    assert "to=/shared/checkpoints/short\n" in (tmp_path / "out" / "upload.sh").read_text()
+    assert f"upload.sh {short} checkpoints/short\n" in said
 
 
 def test_serverless_capacity_of_the_base_is_not_taken_over(tmp_path: Path) -> None:
@@ -233,11 +233,16 @@ def test_a_folder_that_somebody_else_put_there_is_left_alone(tmp_path: Path, clu
     assert list(theirs.iterdir()) == []
 
 
-@pytest.mark.parametrize("target", ["kubernetes", "slurm"])
-def test_the_copying_script_is_shell(tmp_path: Path, target: str) -> None:
-    assert _tuned(_checkpoint(tmp_path / "a b's"), tmp_path / "out", "--name", "a", "--to", target)[0] == 0
-    script = str(tmp_path / "out" / "upload.sh")
+def test_on_slurm_the_folder_is_copied_into_the_shared_one(tmp_path: Path) -> None:
+    folder = _checkpoint(tmp_path / "it's mine")
+    raw = yaml.safe_load(BASE.read_text())
+    base = tmp_path / "base.yaml"
+    base.write_text(yaml.safe_dump(raw | {"cluster": {"rdma": "rdma/ib", "shared": str(tmp_path / "shared")}}))
+    assert _tuned(folder, tmp_path / "out", "--name", "mine", "--to", "slurm", "--base", str(base))[0] == 0
+    command = ["bash", str(tmp_path / "out" / "upload.sh"), str(folder), "checkpoints/mine"]
 
-    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
-    if shellcheck := shutil.which("shellcheck"):
-        assert subprocess.run([shellcheck, "--severity=warning", script], check=False).returncode == 0
+    for said in ("copied to", "is there already"):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, said in done.stdout) == (0, True), done.stderr
+    copied = tmp_path / "shared" / "checkpoints" / "mine"
+    assert (copied / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()

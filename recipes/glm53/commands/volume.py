@@ -10,6 +10,9 @@ from glm53.deployment import Deployment
 
 __all__ = ["model_folder", "plugins_folder", "prepare_script"]
 
+#: Folder of the volume with wheels that are taken before an index is asked.
+_WHEELS = "wheels"
+
 
 def model_folder(deployment: Deployment, root: str) -> str:
     """The checkpoint's folder under the volume's mount point; a repository's is named by its revision."""
@@ -31,10 +34,13 @@ def prepare_script(deployment: Deployment, root: str) -> str:
     The images stay those of the release: plugins are added on PYTHONPATH and change none of their versions.
     """
     plugins, model = plugins_folder(deployment, root), model_folder(deployment, root)
+    wheels = f"{root}/{_WHEELS}/{__version__}"  # of a release that no index has, or that the cluster cannot fetch
     packages = [f"glm53-blackwell=={__version__}"]
     if deployment.tier:
         packages.append(f"mooncake-transfer-engine-cuda13=={deployment.versions.mooncake}")
-    install = shlex.join(["python3", "-m", "pip", "install", "--no-deps", "--no-compile", "--target"])
+    install = shlex.join(
+        ["python3", "-m", "pip", "install", "--no-deps", "--no-compile", "--find-links", wheels, "--target"]
+    )
     lines = [
         "set -euo pipefail",
         f"plugins={shlex.quote(plugins)}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +21,6 @@ from glm53.output.folder import FolderError, write
 from glm53.recipe import rendered
 from glm53.render.kubernetes.pods import MOUNT
 from glm53.tuned.folder import Tuned, read
-from glm53.tuned.upload import upload_script
 
 __all__ = ["tuned"]
 
@@ -51,10 +51,11 @@ def tuned(
 ) -> None:
     """Serve a fine-tuned GLM-5.3 on reserved capacity.
 
-    Reads the folder, makes a recipe of it, checks that, and writes DIR with the recipe, what it renders to, and
-    upload.sh, which copies the folder into the cluster's volume once. With --launch these are run, the lookup of pins
-    included. Exit code 0: written, and launched; 1: there are findings, or a step failed; 2: the folder or an option
-    cannot be used.
+    Reads the folder, makes a recipe of it, checks that, and writes DIR with the recipe and what it renders to. With
+    --launch pins are looked up, the folder is copied into the cluster's volume, once, and the deployment is launched.
+
+    Exit code 0: written, and launched; 1: there are findings, or a step failed; 2: the folder or an option cannot be
+    used.
     """
     target: Target | None = {"kubernetes": "kubernetes", "slurm": "slurm"}.get(to)  # type: ignore[assignment]
     served = name or folder.resolve().name.lower()
@@ -64,7 +65,7 @@ def tuned(
     try:
         found = read(folder.resolve(), served, repository, MOUNT)
         recipe = _recipe(read_yaml(base), found, served, target)
-        deployment = _written(recipe, target, folder.resolve(), found, out, pins)
+        deployment = _written(recipe, target, out, pins)
     except (ModelError, FolderError, OSError) as error:
         _say(f"glm53: {error}")
         raise typer.Exit(2) from error
@@ -73,16 +74,20 @@ def tuned(
         raise typer.Exit(1) from error
     for note in found.notes:
         _say(note)
+    space = [launch or "NAMESPACE"] if target == "kubernetes" else []
+    copying = [out / "upload.sh", *space, folder.resolve(), found.place]
+    starting = [out / ("launch.sh" if target == "kubernetes" else "submit.sh"), *space]
     if launch is None:
-        start = "launch.sh NAMESPACE" if target == "kubernetes" else "submit.sh"
-        _say(f"{out}: {served} from {base}, checked. Next: upload.sh, then {start}; or run this again with --launch.")
+        _say(f"{served} from {base}, checked. Next, or by this command with --launch: copy it, and launch:")
+        _say(shlex.join(map(str, copying)))
+        _say(shlex.join(map(str, starting)))
         return
     if pins is None and deployment.unpinned() and os.environ.get("ALLOW_UNPINNED") != "1":
         pins = out / "pins.yaml"
         pins.write_text(_run([out / "pins.sh"]), encoding="utf-8")
-        _written(recipe, target, folder.resolve(), found, out, pins)
-    _run([out / "upload.sh", launch], show=True)
-    _run([out / "launch.sh", launch] if target == "kubernetes" else [out / "submit.sh"], show=True)
+        _written(recipe, target, out, pins)
+    _run(copying, show=True)
+    _run(starting, show=True)
 
 
 def _recipe(raw: Any, found: Tuned, served: str, target: Target) -> dict[str, Any]:
@@ -104,9 +109,7 @@ def _recipe(raw: Any, found: Tuned, served: str, target: Target) -> dict[str, An
     return data
 
 
-def _written(
-    recipe: dict[str, Any], target: Target, folder: Path, found: Tuned, out: Path, pins: Path | None
-) -> Deployment:
+def _written(recipe: dict[str, Any], target: Target, out: Path, pins: Path | None) -> Deployment:
     """Check the recipe and everything it renders to, and write all of it. Raises `DeploymentError` with findings."""
     deployment = parse(recipe, "the recipe of this folder")
     text = yaml.safe_dump(recipe, sort_keys=False)
@@ -121,8 +124,7 @@ def _written(
     files = rendered(deployment, target, out.resolve())
     if findings := check(files, target):
         raise DeploymentError("the recipe of this folder", findings)
-    files |= {_RECIPE: text, "upload.sh": upload_script(deployment, target, folder, found.place)}
-    write(out, files)
+    write(out, files | {_RECIPE: text})
     return deployment
 
 

@@ -23,6 +23,7 @@ from glm53.render.kubernetes.policies import (
 )
 from glm53.render.kubernetes.prepare import prepare
 from glm53.render.kubernetes.tier import tier
+from glm53.render.kubernetes.upload import upload_script
 
 __all__ = ["render"]
 
@@ -47,4 +48,5 @@ def render(deployment: Deployment) -> dict[str, str]:
     return files | {
         "launch.sh": launch_script(deployment, list(files), kinds),
         "pins.sh": pins_script(deployment),
+        "upload.sh": upload_script(deployment),
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from glm53.commands.capture import capture_environment
 from glm53.commands.connectors import Master
+from glm53.commands.copying import copy_script
 from glm53.commands.engine import Place, engine_arguments, engine_environment, serving_environment
 from glm53.commands.frontend import frontend_arguments, frontend_environment
 from glm53.commands.pins import pins_script
@@ -32,6 +33,7 @@ def render(deployment: Deployment) -> dict[str, str]:
         "job.sbatch": job_script(deployment, slots),
         "submit.sh": submit_script(deployment),
         "pins.sh": pins_script(deployment),
+        "upload.sh": copy_script(deployment.name, [], shared, ['inside() { "$@"; }']),
         "prepare.sh": "#!/usr/bin/env bash\n# Fills the shared folder, inside the engine's image\n"
         + prepare_script(deployment, shared),
         "frontend.sh": _frontend(deployment),
