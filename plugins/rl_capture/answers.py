@@ -52,8 +52,10 @@ class Request:
             ids, logprobs = list(one.token_ids), chosen_logprobs(one.logprobs, one.token_ids)
             if self._deltas:
                 answer.ids += ids
-                if answer.logprobs is not None:
-                    answer.logprobs = None if logprobs is None else answer.logprobs + logprobs
+                if logprobs is None:
+                    answer.logprobs = None
+                elif answer.logprobs is not None:
+                    answer.logprobs += logprobs
             else:
                 answer.ids, answer.logprobs = ids, logprobs
             if one.finish_reason is not None:

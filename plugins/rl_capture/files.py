@@ -2,7 +2,7 @@
 
 A file under way is ``NAME.jsonl.open`` and locked by its writer; closed, it is ``NAME.jsonl``. A line goes to the
 kernel in one piece before the next one is begun, so a killed process leaves at most one unfinished line, at the end.
-The next writer of the same machine cuts that off and closes the file.
+The next writer of the same machine cuts that off and closes the file; after a day without a record, any writer does.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ Written = Literal["written", "full", "large"]
 
 #: Numbers of the files of this process, which may have several writers.
 _numbers = itertools.count(1)
+
+#: Seconds without a record after which another machine's file under way is nobody's.
+_FORSAKEN = 86_400.0
 
 #: Seconds after which the sizes of other writers' files are looked up again.
 _LOOK = 1.0
@@ -155,10 +158,12 @@ class Writer:
         self._looked = float("-inf")
 
     def _recover(self) -> None:
-        """Close what writers of this machine left; on others' files a lock may say nothing."""
+        """Close what writers left that are gone: of this machine at once, of others, whose locks a shared folder may
+        not show, after a day without a record."""
         for path in listed(self._folder):
-            if path.name.endswith(OPEN) and f"-{_host()}-" in path.name:
-                with contextlib.suppress(OSError):  # gone, or locked by its writer
+            with contextlib.suppress(OSError):  # gone, or locked by its writer
+                mine = f"-{_host()}-" in path.name
+                if path.name.endswith(OPEN) and (mine or self._clock() - path.stat().st_mtime > _FORSAKEN):
                     self._recover_one(path)
 
     def _recover_one(self, path: Path) -> None:
@@ -203,7 +208,8 @@ def _write(descriptor: int, line: bytes) -> None:
 def _closed(descriptor: int, path: Path) -> None:
     """Give a file its last name once its content is on the disk."""
     os.fsync(descriptor)
-    os.rename(path, path.with_name(path.name.removesuffix(OPEN) + CLOSED))
+    with contextlib.suppress(FileNotFoundError):  # another machine took it for nobody's, and closed it
+        os.rename(path, path.with_name(path.name.removesuffix(OPEN) + CLOSED))
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -15,7 +15,7 @@ _SAMPLE = "def f(x):\n\treturn {'ключ': \"値 🙂\"}  # naïve\r\n"
 
 
 class TokenBytes:
-    """The bytes of every id of a byte-level tokenizer, which those of GLM, Qwen, DeepSeek, Llama 3 and Kimi are.
+    """The bytes of every id of a byte-level tokenizer, as GLM's is.
 
     tokenizer: of `transformers`, a fast one. Raises ValueError for one whose tokens are not bytes.
     """

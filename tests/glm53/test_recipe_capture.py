@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def _local(**capture: Any) -> Deployment:
     )
 
 
-def _recording(env: dict[str, str]) -> dict[str, str]:
+def _recording(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name.startswith("RL_CAPTURE")}
 
 

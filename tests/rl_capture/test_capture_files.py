@@ -112,6 +112,28 @@ def test_a_live_writers_file_is_left_alone(tmp_path: Path) -> None:
     assert listed(tmp_path)[0].read_bytes() == 2 * LINE
 
 
+def test_another_machines_file_is_closed_after_a_day_and_its_writer_goes_on(tmp_path: Path) -> None:
+    other = tmp_path / f"capture-20260101T000000-elsewhere-1-000001{OPEN}"
+    descriptor = os.open(other, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(descriptor, LINE + b"half")
+    os.close(descriptor)
+
+    assert Writer(tmp_path, 1000, 5000).recovered == 0
+    os.utime(other, (1, 1))
+    assert Writer(tmp_path, 1000, 5000).recovered == 1
+    assert (tmp_path / other.name.replace(OPEN, CLOSED)).read_bytes() == LINE
+
+
+def test_a_file_that_another_machine_closed_is_no_error_for_its_writer(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, 150, 5000)
+    writer.append(LINE)
+    writer.path.rename(writer.path.with_name("capture-taken.jsonl"))
+
+    assert writer.append(LINE) == "written"
+    writer.close()
+    assert len(listed(tmp_path)) == 2
+
+
 def test_a_file_that_was_taken_for_left_behind_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another writer starts between the making of the file and its lock."""
     stock = fcntl.flock
