@@ -128,7 +128,7 @@ class KvTransfer(Strict):
 class Tier(Strict):
     """Mooncake's DRAM tier behind prefill's GPU cache.
 
-    memory: DRAM that each prefill node gives. buffer: staging memory of each engine.
+    memory: DRAM that each prefill node gives. buffer: host memory of each engine, on a CPU; GPUs need none.
     lease_seconds: how long a block that was found is kept for the one who found it.
     poll_seconds: between two looks for evicted blocks. The router may count on a block that is gone for so long, and
         the time that the master and a step of the engine take.

@@ -173,9 +173,9 @@ def _memory(needs: Needs, host: Host) -> Iterator[Diagnosis]:
             (("mount", "-o", f"remount,size={2 * queues}", "/dev/shm"),),
         )
     if needs.tiered and deployment.tier is not None:
-        buffers = int(deployment.tier.buffer) * engines
-        needed += int(deployment.tier.memory) + buffers
-        parts = f"tier.memory and {engines} buffers"
+        buffered = 0 if deployment.machine.gpus else engines
+        needed += int(deployment.tier.memory) + int(deployment.tier.buffer) * buffered
+        parts = "tier.memory" + (f" and {buffered} buffers" if buffered else "")
     if needs.worker and not deployment.machine.gpus:
         groups = sum(count for _, _, count in deployment.served())
         needed += groups * (int(deployment.engine.kv_cache) + _CPU_WORKER)

@@ -84,7 +84,7 @@ def _store(deployment: Deployment, name: str, master: str) -> dict[str, Any]:
     assert deployment.tier is not None
     own, memory = labels(deployment, "tier-store"), int(deployment.tier.memory)
     role: RoleName = "prefill" if deployment.disaggregated else "aggregated"
-    needed = {"memory": str(memory + int(deployment.tier.buffer) + (4 << 30))}
+    needed = {"memory": str(memory + (4 << 30))}
     if deployment.cluster.rdma:
         needed[deployment.cluster.rdma] = "1"
     container = {
