@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from glm_turns import tool
 
 from dynamo_structural_tags.ebnf.markers import Markers
+from dynamo_structural_tags.ebnf.text import json_literal
 from dynamo_structural_tags.families import FAMILIES
 from dynamo_structural_tags.grammar import BuiltTool, build
 from dynamo_structural_tags.ladder import Level
@@ -76,6 +78,14 @@ def test_an_argument_that_cannot_be_written_is_left_out_where_it_is_optional(fam
 def test_a_marker_with_its_first_character_a_second_time_is_refused(word: str) -> None:
     with pytest.raises(ValueError, match="needs its only"):
         Markers([word])
+
+
+@pytest.mark.parametrize("text", ["```", "a````b", "`````", "``"])
+def test_a_marker_of_one_character_is_nowhere_in_a_listed_value_and_comes_back(text: str) -> None:
+    written = json_literal(json.dumps([text]), Markers(["```"]))
+
+    assert "```" not in written
+    assert json.loads(written) == [text]
 
 
 @pytest.mark.parametrize(
