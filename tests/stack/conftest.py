@@ -22,6 +22,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stack(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A running disaggregated stack."""
-    with running_stack(Stack(deployment_for(model), tmp_path_factory.mktemp("pd")), print) as running:
+    """A running disaggregated stack that records what it serves."""
+    with running_stack(Stack(deployment_for(model, capture={}), tmp_path_factory.mktemp("pd")), print) as running:
         yield running

@@ -18,6 +18,7 @@ import pytest
 from openai import APIError, OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 from stacks import deployment_for, needs_stack
+from tokenizers import Tokenizer
 
 from glm53.dashboards.panels import SERVING
 from glm53.demo.client import run_session
@@ -25,6 +26,7 @@ from glm53.demo.conversation import TOOLS
 from glm53.demo.run import first_difference
 from glm53.local.processes import Started, free_ports
 from glm53.local.stack import Stack, StackError, report, running_stack
+from rl_capture.reading import files, records
 
 pytestmark = [needs_stack, pytest.mark.timeout(900)]
 
@@ -190,6 +192,47 @@ def test_decode_continues_the_context_that_prefill_was_given(stack: Stack) -> No
     assert result["control"] == result["same"]
     assert result["other"] != result["same"]
     assert process.returncode == 0
+
+
+def test_decode_records_what_ordinary_clients_are_answered(stack: Stack) -> None:
+    """Ids are the text, log-probabilities those of a client that asks for them, and versions a trainer's."""
+
+    def ask(**more: Any) -> Any:
+        return _client(stack).completions.create(
+            **{"model": "tiny", "prompt": "Write down what you say.", "max_tokens": 9, "temperature": 0, **more},
+            extra_headers={"X-Dynamo-Session-Id": "agent-3"},
+        )
+
+    plain, asked = ask(), ask(logprobs=0)
+    [decode] = [one for one in stack.started if one.name == "decode-0"]
+    status = psutil.Process(decode.pid).environ()["DYN_SYSTEM_PORT"]
+    route = f"http://127.0.0.1:{status}/engine/set_weight_version"
+    assert httpx.post(route, json={"weight_version": "step-1"}).json()["status"] == "ok"
+    later = ask()
+
+    first, second, third = _recorded(stack, "agent-3", 3)
+    assert first["request"] in plain.id
+    assert plain.choices[0].logprobs is None
+    assert first["output"] == second["output"] == third["output"]
+    assert first["output"]["logprobs"] == pytest.approx(asked.choices[0].logprobs.token_logprobs, abs=1e-6)
+    tokenizer = Tokenizer.from_file(str(stack.deployment.model.folder / "tokenizer.json"))
+    assert tokenizer.decode(first["output"]["ids"]) == plain.choices[0].text == later.choices[0].text
+    assert (first["prompt"]["tokens"], len(first["output"]["ids"])) == (plain.usage.prompt_tokens, 9)
+    versions = [(one["weights"]["begin"], one["weights"]["end"]) for one in (first, second, third)]
+    assert versions == [(None, None), (None, None), ("step-1", "step-1")]
+    # Prefill made one token for each of them, which no client saw.
+    assert len({path.name.split("-")[-2] for path in stack.run_dir.glob("capture/*")}) == 1
+
+
+def _recorded(stack: Stack, session: str, number: int) -> list[dict[str, Any]]:
+    """A session's records, oldest first, once there are so many."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        found = [one for path in files(stack.run_dir / "capture") for one in records(path)]
+        if len(mine := [one for one in found if one["session"] == session]) == number:
+            return sorted(mine, key=lambda one: one["started"])
+        time.sleep(0.1)
+    raise AssertionError(f"not {number} records of {session}")
 
 
 def test_status_sees_a_healthy_stack_and_a_second_one_is_refused_its_port(stack: Stack, tmp_path: Path) -> None:
