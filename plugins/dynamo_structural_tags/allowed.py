@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,6 +19,8 @@ from dynamo_structural_tags.type_names import TYPE_NAMES, TYPES
 __all__ = ["ANY", "STRING", "Allowed", "allowed", "json_type", "resolve", "value_key"]
 
 _TYPES = frozenset(TYPES)
+_BESIDE_TYPE = frozenset(("$ref", "$dynamicRef", "$recursiveRef", "enum", "const", "anyOf", "oneOf", "allOf"))
+_BESIDE_TYPE |= {"nullable", "x-nullable"}
 _MOST_NODES = 2000
 _MOST_DEPTH = 50
 
@@ -63,13 +66,15 @@ class Allowed:
         return Allowed(self.types | other.types, {**self.values, **other.values})
 
     def __and__(self, other: Allowed) -> Allowed:
+        if self is ANY:
+            return other
         values = {key: value for key, value in self.values.items() if other.fits(value)}
         values |= {key: value for key, value in other.values.items() if self.fits(value)}
         return Allowed(self.types & other.types, values)
 
     def kinds(self) -> frozenset[str]:
         """All types that a fitting value may have."""
-        return self.types | {json_type(value) for value in self.values.values()}
+        return self.types | {json_type(value) for value in self.values.values()} if self.values else self.types
 
 
 ANY = Allowed(_TYPES)
@@ -126,6 +131,8 @@ class _Reader:
             return NOTHING
         if not isinstance(schema, Mapping) or depth > _MOST_DEPTH or self.nodes > _MOST_NODES:
             return ANY
+        if _BESIDE_TYPE.isdisjoint(schema):
+            return _typed(schema["type"]) if "type" in schema else ANY
         result = ANY
         for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
             if keyword in schema:
@@ -154,6 +161,15 @@ class _Reader:
 
 
 def _typed(names: Any) -> Allowed:
+    return _of_name(names) if isinstance(names, str) else _of_names(names)
+
+
+@lru_cache(64)
+def _of_name(name: str) -> Allowed:
+    return _of_names([name])
+
+
+def _of_names(names: Any) -> Allowed:
     types: set[str] = set()
     for name in names if isinstance(names, list) else [names]:
         if isinstance(name, Mapping):  # draft 3 wrote schemas into the list

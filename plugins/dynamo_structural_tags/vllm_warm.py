@@ -13,7 +13,7 @@ import logging
 import time
 from typing import Any
 
-__all__ = ["TOOL", "hand_over", "prepare"]
+__all__ = ["TOOL", "hand_over", "prepare", "tags"]
 
 _log = logging.getLogger("dynamo_structural_tags")
 
@@ -37,6 +37,16 @@ TOOL = {
 }
 
 _prepared: list[Any] = []
+
+
+def tags() -> list[str]:
+    """A tag of each of GLM's families, as JSON text."""
+    from dynamo_structural_tags.grammar import build_tag
+    from dynamo_structural_tags.settings import Reader
+    from dynamo_structural_tags.tags import family_for
+
+    families = dict.fromkeys(family_for("glm", reader) for reader in Reader if reader is not Reader.AUTO)
+    return [json.dumps(build_tag([TOOL], family=family)) for family in families]
 
 
 def prepare(manager: Any) -> None:
@@ -65,13 +75,9 @@ def _warm(config: Any, tokenizer: Any) -> Any:
     from vllm.v1.structured_output.backend_types import StructuredOutputOptions
     from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
 
-    from dynamo_structural_tags.grammar import build_tag
-    from dynamo_structural_tags.settings import Reader
-    from dynamo_structural_tags.tags import family_for
-
     backend = XgrammarBackend(config, tokenizer=tokenizer, vocab_size=config.model_config.get_vocab_size())
-    for family in dict.fromkeys(family_for("glm", reader) for reader in Reader if reader is not Reader.AUTO):
-        backend.compile_grammar(StructuredOutputOptions.STRUCTURAL_TAG, json.dumps(build_tag([TOOL], family=family)))
+    for tag in tags():
+        backend.compile_grammar(StructuredOutputOptions.STRUCTURAL_TAG, tag)
     return backend
 
 

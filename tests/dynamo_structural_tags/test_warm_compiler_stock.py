@@ -26,7 +26,6 @@ from dynamo_structural_tags.grammar import build_tag
 from dynamo_structural_tags.patches import REGISTER
 
 
-
 def _tool(name: str, text: str, texts: str, pair: str, key: str) -> dict[str, Any]:
     closed = {"type": "object", "properties": {key: {"type": "string"}}, "additionalProperties": False}
     properties = {text: {"type": "string"}, texts: {"type": "array", "items": {"type": "string"}}, pair: closed}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import lru_cache
 from math import ceil, floor
 from typing import Any
 
@@ -45,9 +46,9 @@ class JsonValues:
     ) -> None:
         self.rules, self.markers, self.shapes, self.strict = rules, markers, shapes, strict
         self.texts = Texts(rules, markers)
-        self.blank, blanks = rules.add(blank), _ways(blank)
-        self.comma, self.colon = (_spaced(rules, mark, blanks, blanks) for mark in ",:")
-        self.close_array, self.close_object = (_spaced(rules, mark, blanks, ("",)) for mark in "]}")
+        self.blank = rules.add(blank)
+        self.comma, self.colon = (rules.add(_spaced(blank, mark, blank)) for mark in ",:")
+        self.close_array, self.close_object = (rules.add(_spaced(blank, mark, "")) for mark in "]}")
         self._references: dict[str, str | None] = {}
 
     def value(self, shape: Shape) -> str:
@@ -243,14 +244,11 @@ class JsonValues:
         return f'"{{" {self.blank} {inner} {self.close_object}'
 
 
-def _ways(blank: str) -> tuple[str, ...]:
-    """What an expression for a blank that may be missing stands for."""
-    return ("", blank[:-1]) if blank.endswith("?") else ("",)
-
-
-def _spaced(rules: Rules, mark: str, before: Sequence[str], after: Sequence[str]) -> str:
-    """A rule for a mark in each of the ways that blanks are beside it: written out, these are one automaton."""
-    return rules.add(one_of(f"{left} {quote(mark)} {right}".strip() for left in before for right in after))
+@lru_cache(256)
+def _spaced(before: str, mark: str, after: str) -> str:
+    """A mark in each of the ways that blanks, which may be missing, are beside it: these are one automaton."""
+    left, right = (("", blank[:-1]) if blank.endswith("?") else ("",) for blank in (before, after))
+    return one_of(f"{one} {quote(mark)} {other}".strip() for one in left for other in right)
 
 
 def _whole(bound: Any) -> int | None:

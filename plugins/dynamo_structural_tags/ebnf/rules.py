@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..schema.charsets import ALL, CharSet, charset, complement, utf8_blocks
 
@@ -21,6 +21,8 @@ _QUANTIFIERS = ("*", "+", "?", "{")
 
 def quote(text: str) -> str:
     """A literal of EBNF. A lone surrogate cannot be in one (ValueError)."""
+    if text.isascii() and _UNPLAIN.search(text) is None:
+        return f'"{text}"'
     text.encode("utf-8")
     return '"' + _UNPLAIN.sub(lambda match: _escape(ord(match[0])), text) + '"'
 
@@ -61,13 +63,15 @@ class _Rule:
     are taken for equal.
     recursive: it may refer to itself.
     followers: characters of which one always follows it, if that is known.
+    part: the collection that the body is an expression over; None if it is this one.
     """
 
     body: str
     options: str = ""
     kind: str = ""
     recursive: bool = False
-    followers: set[str] = field(default_factory=set)
+    followers: frozenset[str] = frozenset()
+    part: Rules | None = None
 
 
 class Rules:
@@ -83,6 +87,8 @@ class Rules:
         self._rules: list[_Rule] = []
         self._names: dict[tuple[str, str, str], str] = {}
         self._made: dict[tuple[object, ...], str] = {}
+        self._words: dict[str, tuple[str, _Rule]] = {}
+        self._parts: dict[tuple[int, str], tuple[Rules, str]] = {}  # with the collections, whose ids stay theirs
         self.named: dict[str, str] = {}  # rules that refer to themselves, by what they are
         self.size = 0
 
@@ -111,6 +117,25 @@ class Rules:
             found = self._made[key] = make()
         return found
 
+    def part(self, other: Rules, expression: str) -> str:
+        """A rule with the body `expression` over the rules of another collection, which nobody changes any more.
+
+        They stay there until `include` takes over these rules: once for all collections with this part.
+        """
+        key = (id(other), expression)
+        if key not in self._parts:
+            self._rules.append(_Rule(expression, part=other))
+            self._parts[key] = (other, f"{_MARK}{len(self._rules) - 1}{_MARK}")
+            self.size += other.size
+        return self._parts[key][1]
+
+    def _taken(self, other: Rules, expression: str) -> str:
+        """The name of a part's rule among these, whose parts it takes over."""
+        key = (id(other), expression)
+        if key not in self._parts:
+            self._parts[key] = (other, self.add(self.include(other, expression)))
+        return self._parts[key][1]
+
     def include(self, other: Rules, expression: str) -> str:
         """Take over the rules of another collection; returns an expression over its rules as one over these."""
         names: dict[str, str] = {}
@@ -120,9 +145,12 @@ class Rules:
                 name = f"{_MARK}{place}{_MARK}"
                 names[str(place)] = known.get(name) or self.reserve()
         for place, rule in enumerate(other._rules):
-            if not rule.recursive:
+            if rule.part is not None:
+                names[str(place)] = self._taken(rule.part, rule.body)
+            elif not rule.recursive:
                 name = names[str(place)] = self._add(_renamed(rule.body, names), rule.options, rule.kind)
-                self._rules[_place(name)].followers |= rule.followers
+                if rule.followers:
+                    self._rules[_place(name)].followers |= rule.followers
         for place, rule in enumerate(other._rules):
             if rule.recursive and f"{_MARK}{place}{_MARK}" not in known:
                 self.define(names[str(place)], _renamed(rule.body, names))
@@ -143,8 +171,13 @@ class Rules:
 
     def word(self, text: str, follower: str) -> str:
         """A rule for a text that is used in several places, or in one. follower: the character behind this use."""
-        name = self.once(("word", text), lambda: self._add(quote(text), "", "word"))
-        self._rules[_place(name)].followers.add(follower)
+        found = self._words.get(text)
+        if found is None:
+            name = self._add(quote(text), "", "word")
+            found = self._words[text] = (name, self._rules[_place(name)])
+        name, rule = found
+        if follower not in rule.followers:
+            rule.followers |= {follower}
         return name
 
     def reserve(self) -> str:
@@ -159,6 +192,9 @@ class Rules:
 
     def text(self, first: Iterable[str]) -> str:
         """The whole grammar. first: its first rules, root among them, which may refer to all others."""
+        for rule in list(self._rules):
+            if rule.part is not None:
+                rule.body, rule.part = self.include(rule.part, rule.body), None
         bodies = [rule.body.split(_MARK) for rule in self._rules]
         heads = [line.split(_MARK) for line in first]
         users: dict[str, list[int]] = {}
@@ -177,7 +213,7 @@ class Rules:
         return "\n".join([*(_filled(parts, written) for parts in heads), *lines]) + "\n"
 
 
-def _behind(followers: set[str]) -> str:
+def _behind(followers: frozenset[str]) -> str:
     """An assertion of what follows: xgrammar then sees which tokens that go beyond a rule's end cannot be."""
     return f" (={char_class(charset((ord(char), ord(char)) for char in followers))})" if followers else ""
 

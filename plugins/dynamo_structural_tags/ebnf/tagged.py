@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
-from ..schema import Shapes
+from ..kept import Kept
+from ..schema import Notes, PlacedNote, Shapes
 from ..schema.shapes import ANY, BOOLEAN, NULL, Anything, Array, Literals, Number, Object, Part, Shape, Text
 from ..schema.verdicts import Verdict
 from .json_values import JsonValues
 from .keys import Entries, Entry
 from .markers import Markers
 from .rules import Rules, one_of, quote
+from .shape_keys import shape_key
 from .text import Texts
 from .words import spelled
 
@@ -30,6 +33,21 @@ _STRUCTURES = (Object(rest=ANY), Array(rest=ANY))
 _NUMBERS = frozenset(("number", "integer"))
 
 
+#: Values of arguments from behind their keys, by all that decides about them: most tools' arguments are like others'.
+_values: Kept[_Written] = Kept(4096)
+#: Characters of a value's rules that are kept.
+MOST_KEPT = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A value from behind its key as an expression over rules of its own, and what there is to say about it."""
+
+    rules: Rules
+    framed: str
+    notes: tuple[PlacedNote, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class PairFormat:
     """The texts around a key and around a value, and what an undeclared key and a value may not contain."""
@@ -39,6 +57,12 @@ class PairFormat:
     key_markers: tuple[str, ...]
     markers: tuple[str, ...]
     separator: str = ""
+
+
+@lru_cache(256)
+def _context(*same: object) -> object:
+    """Something that is the same for the same arguments, and quickly hashed."""
+    return object()
 
 
 class TaggedArguments:
@@ -57,7 +81,11 @@ class TaggedArguments:
     ) -> None:
         self.rules, self.form, self.shapes, self.strict, self.kinds = rules, form, shapes, strict, kinds
         self.markers = Markers(form.markers)
-        self.json = JsonValues(rules, self.markers, shapes, strict)
+
+    @cached_property
+    def json(self) -> JsonValues:
+        """Writes what is JSON in the values."""
+        return JsonValues(self.rules, self.markers, self.shapes, self.strict)
 
     def write(self) -> str:
         """An expression for the arguments, in all ways that the schema allows; raises ValueError if there is none."""
@@ -97,8 +125,8 @@ class TaggedArguments:
                 if name in found.required:
                     return None
                 continue
-            value = self._value(shape, self.kinds(name), ("properties", name))
-            entries.append(Entry(self.rules.add(self._pair(name, value)), name in found.required))
+            value = self._shared(shape, self.kinds(name), ("properties", name))
+            entries.append(Entry(self.rules.add(self._named(name, value)), name in found.required))
         other = self._other(found) if has_values(found.rest) else None
         written = Entries(
             entries, other, quote(self.form.separator) if self.form.separator else "", found.low, found.high
@@ -112,8 +140,31 @@ class TaggedArguments:
         return len(name) > LONGEST_KEY or any(word in name for word in self.form.key_markers)
 
     def _pair(self, key: str, value: str) -> str:
+        return self._named(key, self._framed(value))
+
+    def _named(self, key: str, framed: str) -> str:
         name = spelled(self.rules, key, (self.form.key[1] + self.form.value[0])[0])
-        return f"{self.rules.mark(self.form.key[0])} {name} {self._framed(value)}"
+        return f"{self.rules.mark(self.form.key[0])} {name} {framed}"
+
+    def _shared(self, shape: Shape, kinds: frozenset[str], place: tuple[str, ...]) -> str:
+        """A value of this shape from behind its key, written once for all tools, unless it is only listed values."""
+        definitions, content = self.shapes.definitions, None
+        if type(self) is TaggedArguments and not all(isinstance(part, Literals) for part in shape):
+            content = shape_key(shape, place, definitions.shapes)
+        if content is None:
+            return self._framed(self._value(shape, kinds, place))
+        key = (_context(self.form, self.strict, self.rules.taken), kinds, content)
+        found = _values.get(key)
+        if found is None:
+            notes, alone = Notes(), Rules(self.rules.taken)
+            writer = TaggedArguments(alone, self.form, Shapes(shape, definitions, notes), self.strict, self.kinds)
+            framed = writer._framed(writer._value(shape, kinds, place))
+            found = _Written(alone, framed, notes.seen_from(place))
+            if alone.size <= MOST_KEPT:
+                _values.put(key, found)
+        for note in found.notes:
+            self.shapes.note(*note.at(place))
+        return self.rules.part(found.rules, found.framed)
 
     def _framed(self, value: str) -> str:
         """From behind a key to the end of its value: a rule of its own, shared by all keys with such a value."""

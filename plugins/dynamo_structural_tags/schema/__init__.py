@@ -11,12 +11,25 @@ from typing import Any
 
 from .definitions import Definitions
 from .meet import Meeting
+from .notes import Notes, PlacedNote
 from .reader import Reader
 from .shapes import ANY, Object, Shape
 from .verdicts import LIMITS, Limits, Message, Normalised, Verdict, worst
 from .writer import Writer
 
-__all__ = ["LIMITS", "Limits", "Message", "Normalised", "Shapes", "Verdict", "normalise", "read_shapes", "worst"]
+__all__ = [
+    "LIMITS",
+    "Limits",
+    "Message",
+    "Normalised",
+    "Notes",
+    "PlacedNote",
+    "Shapes",
+    "Verdict",
+    "normalise",
+    "read_shapes",
+    "worst",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +38,7 @@ class Shapes:
 
     shape: Shape
     definitions: Definitions
-    reader: Reader
+    reader: Reader | Notes
 
     def note(self, place: tuple[str | int, ...], keyword: str, verdict: Verdict, text: str) -> None:
         """Record what becomes of a keyword."""

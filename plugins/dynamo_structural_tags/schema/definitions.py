@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from .shapes import ANY, Array, Literals, Number, Object, Part, Ref, Shape
+from .shapes import ANY, Anything, Array, Literals, Number, Object, Part, Ref, Shape, Text
 from .typed import settle_number
 from .verdicts import Verdict
 
@@ -41,7 +41,7 @@ class Definitions:
 
     def has_values(self, shape: Shape) -> bool:
         """Whether some value has the shape."""
-        return any(self.part_has_values(part) for part in shape)
+        return any(isinstance(part, Text | Anything) or self.part_has_values(part) for part in shape)
 
     def part_has_values(self, part: Part) -> bool:
         """Whether some value belongs to one part of a shape."""

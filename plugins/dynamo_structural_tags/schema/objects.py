@@ -105,7 +105,7 @@ def _mapping(schema: Mapping[str, Any], keyword: str, note: Note) -> Mapping[str
 
 
 def _is_text(name: str) -> bool:
-    return not any("\ud800" <= c <= "\udfff" for c in name)
+    return name.isascii() or not any("\ud800" <= c <= "\udfff" for c in name)
 
 
 def _names(schema: Mapping[str, Any], note: Note) -> set[str]:

@@ -36,7 +36,6 @@ Path = tuple[str | int, ...]
 
 _IGNORED = ("if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies", "contains", "$dynamicRef",
             "unevaluatedItems", "$recursiveRef")  # fmt: skip
-_SILENT = {"then": "if", "else": "if"}  # without effect unless the other is there
 _ABOUT = {
     "string": ("minLength", "maxLength", "pattern", "format"),
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
@@ -44,6 +43,11 @@ _ABOUT = {
     "object": ("properties", "required", "additionalProperties", "patternProperties", "propertyNames",
                "minProperties", "maxProperties", "unevaluatedProperties"),
 }  # fmt: skip
+#: What a schema may say beside what it says of its types.
+_BESIDE_TYPES = frozenset(("enum", "const", "$ref", "allOf", "anyOf", "oneOf", "not", "nullable", *_IGNORED))
+_SCALARS = frozenset(("string", "boolean", "null", "integer", "number"))
+_BESIDE_SCALARS = _BESIDE_TYPES.union(_ABOUT["string"], _ABOUT["number"])
+_SILENT = {"then": "if", "else": "if"}  # without effect unless the other is there
 
 
 class Reader:
@@ -83,6 +87,9 @@ class Reader:
         if depth > LIMITS.depth:
             self.note(path, "", Verdict.RELAXED, f"nested deeper than {LIMITS.depth}: any value")
             return ANY
+        plain = _plain(schema, path)
+        if plain is not None:
+            return plain
         if self.old_draft and "$ref" in schema and len(schema) > 1:
             schema = {"$ref": schema["$ref"]}  # up to draft 7 a reference's siblings say nothing
 
@@ -90,7 +97,15 @@ class Reader:
             self.note(path, keyword, verdict, text)
 
         meeting = Meeting(self.resolve, lambda keyword, text: note(keyword, Verdict.RELAXED, text))
-        shape = self._literals(schema, self._typed(schema, path, depth, meeting), path)
+        shape = self._typed(schema, path, depth, meeting)
+        if not _BESIDE_TYPES.isdisjoint(schema):
+            shape = self._beside_types(schema, shape, path, depth, meeting)
+        if shape == NEVER:
+            self.note(path, "", Verdict.EXACT, "no value satisfies this schema: it cannot be used")
+        return shape
+
+    def _beside_types(self, schema: Mapping[str, Any], shape: Shape, path: Path, depth: int, meeting: Meeting) -> Shape:
+        shape = self._literals(schema, shape, path)
         if "$ref" in schema:
             shape = meeting.both(shape, self._reference(schema["$ref"], path, depth))
         for keyword in ("allOf", "anyOf", "oneOf"):
@@ -103,8 +118,6 @@ class Reader:
         if schema.get("nullable") is True and not is_member(None, shape):
             self.note(path, "nullable", Verdict.RELAXED, "OpenAPI's keyword, unknown to JSON Schema: null is allowed")
             shape = union((shape, (NULL,)))
-        if shape == NEVER:
-            self.note(path, "", Verdict.EXACT, "no value satisfies this schema: it cannot be used")
         return shape
 
     def _typed(self, schema: Mapping[str, Any], path: Path, depth: int, meeting: Meeting) -> Shape:
@@ -321,6 +334,18 @@ class Reader:
                     return tuple(parts)
         self.note(path, "not", Verdict.RELAXED, "not enforced: xgrammar ignores it")
         return shape
+
+
+def _plain(schema: Mapping[str, Any], path: Path) -> Shape | None:
+    """The shape of a schema that names one scalar type and nothing else; None for others. Most schemas are such."""
+    name = schema.get("type")
+    if not isinstance(name, str) or name not in _SCALARS or not _BESIDE_SCALARS.isdisjoint(schema):
+        return None
+    if name == "string":
+        return (Text(place=path),)
+    if name == "boolean":
+        return (BOOLEAN,)
+    return (NULL,) if name == "null" else (Number(name == "integer", place=path),)
 
 
 def _type_of(value: Any) -> str:

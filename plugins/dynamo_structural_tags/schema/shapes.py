@@ -115,6 +115,9 @@ BOOLEAN = Literals((False, True))
 
 def union(shapes: Iterable[Shape]) -> Shape:
     """Values of any of some shapes, each part once."""
+    shapes = list(shapes)
+    if len(shapes) == 1:
+        return shapes[0]
     parts: list[Part] = []
     for shape in shapes:
         if shape == ANY:

@@ -21,6 +21,8 @@ Note = Callable[[str, Verdict, str], None]
 """Records a keyword of the schema at hand, its verdict, and what happens."""
 
 _INT64 = 2**63
+_OF_TEXTS = frozenset(("minLength", "maxLength", "pattern", "format"))
+_OF_NUMBERS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
 
 
 def number(schema: Mapping[str, Any], keyword: str, note: Note) -> Fraction | None:
@@ -63,6 +65,8 @@ def read_number(
     schema: Mapping[str, Any], integer: bool, place: tuple[str | int, ...], note: Note
 ) -> tuple[Number, ...]:
     """Bounds and `multipleOf`, as far as xgrammar enforces them without forbidding valid numbers."""
+    if _OF_NUMBERS.isdisjoint(schema):
+        return (Number(integer, place=place),)
     low, high, low_open, high_open = number(schema, "minimum", note), number(schema, "maximum", note), False, False
     for keyword in ("exclusiveMinimum", "exclusiveMaximum"):
         flag, value = schema.get(keyword), number(schema, keyword, note)
@@ -125,6 +129,8 @@ def settle_number(found: Number, strict: bool, note: Note) -> Number | Literals:
 
 def read_text(schema: Mapping[str, Any], strict: bool, place: tuple[str | int, ...], note: Note) -> tuple[Text, ...]:
     """Length, `pattern` and `format`."""
+    if _OF_TEXTS.isdisjoint(schema):
+        return (Text(place=place),)
     found = bounds(schema, "minLength", "maxLength", note)
     if found is None:
         return ()
