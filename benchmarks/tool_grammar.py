@@ -5,10 +5,13 @@ markers as tokens; stock is xgrammar's own `glm_4_7` tag, which vLLM and Dynamo 
 each number of tools:
 
 build       tools to a tag: tools never seen, the same list but for one tool, the same list again
-compile     tag to masks in a compiler with its caches on, as an engine has it: the first tag of a process; then a list
-            of which all tools are new, a list with one new tool, and the same tag again
-mask        a call of the first tool, and one whose argument is an array of strings, token by token: fill the mask,
-            accept the token. Median and 99th percentile over the steps, each at its best of nine, both in turns
+compile     tag to masks in a compiler with its caches on, as an engine has it: the first tag of a process, in a
+            compiler as it is and in one that an engine prepared (`vllm_warm`; stock has no such); then a list of which
+            all tools are new, a list with one new tool, and the same tag again
+mask        a call of the first tool, and ones whose argument is an array of strings, and of objects, token by token:
+            fill the mask, accept the token. Median and 99th percentile over the steps, each at its best of nine, both
+            in turns
+all         build and compile of a list of which all tools are new
 
 Processor time of this process for build and compile, so that a busy machine counts less; a compiler has 8 threads.
 Ratio: ours / stock. `--plain` leaves out `maxLength`, which costs stock's compiler seconds and minutes.
@@ -31,6 +34,7 @@ from tool_schemas import parameters
 from dynamo_structural_tags.compiler import synthetic_vocabulary
 from dynamo_structural_tags.glm_format import MARKS
 from dynamo_structural_tags.grammar import build_tag
+from dynamo_structural_tags.vllm_warm import tags
 
 Tools = list[dict[str, Any]]
 Build = Callable[[Tools], dict[str, Any]]
@@ -57,13 +61,15 @@ def stock_tag(offered: Tools) -> dict[str, Any]:
 
 
 def calls(schema: dict[str, Any]) -> dict[str, str]:
-    """A call with the first parameters, which are required: code as it is, and one with code in an array."""
-    values = ["src/main.py", "if a < b: print('x')\n" * 20, "asc", "7"]
-    pairs = list(zip(schema["required"], values, strict=False))
-    array = next((key for key, value in schema["properties"].items() if value.get("type") == "array"), None)
+    """A call with the first parameters, which are required: code as it is, and ones with code in arrays."""
+    code = "if a < b: print('x')\n" * 20
+    pairs = list(zip(schema["required"], ["src/main.py", code, "asc", "7"], strict=False))
     made = {"mask": pairs}
-    if array is not None:
-        made["mask, in an array"] = [*pairs, (array, json.dumps([values[1] * 3, "a", "b"]))]
+    arrays = {str(value["items"]): key for key, value in schema["properties"].items() if value.get("type") == "array"}
+    for kind, value in (("string", [code * 3, "a", "b"]), ("edit", [{"old": code * 2, "new": code}])):
+        if (key := next((key for items, key in arrays.items() if kind in items), None)) is not None:
+            name = "mask, in an array" if kind == "string" else "mask, in objects"
+            made[name] = [*pairs, (key, json.dumps(value))]
     return {
         name: "<tool_call>tool_0"
         + "".join(f"<arg_key>{key}</arg_key><arg_value>{value}</arg_value>" for key, value in entries)
@@ -108,8 +114,13 @@ def mask_us(grammars: list[Any], steps: list[int], size: int) -> list[list[float
     return [[1e6 * step for step in times] for times in least]
 
 
-def times_of(build: Build, count: int, keys: int, plain: bool, info: Any) -> tuple[dict[str, float], Any]:
-    """Times of one builder, milliseconds, and the compiled grammar of the first list."""
+def times_of(
+    build: Build, count: int, keys: int, plain: bool, info: Any, before: list[str]
+) -> tuple[dict[str, float], Any]:
+    """Times of one builder, milliseconds, and the compiled grammar of the first list.
+
+    before: tags that an engine compiles when it starts.
+    """
     import xgrammar
 
     far = 10_000 * (count + 1)  # lists of other numbers of tools have other tools
@@ -123,19 +134,28 @@ def times_of(build: Build, count: int, keys: int, plain: bool, info: Any) -> tup
     tags = {}
     for name, offered in lists.items():
         found[f"build, {name}, ms"], tags[name] = processor_ms(lambda o=offered: build(o))  # type: ignore[misc]
-    del found["build, all new, ms"]  # as cold
     compiler = xgrammar.GrammarCompiler(info)
     compiled = []
     for name, tag in tags.items():
         text = json.dumps(tag)
         found[f"compile, {name}, ms"], one = processor_ms(lambda t=text: compiler.compile_structural_tag(t))  # type: ignore[misc]
         compiled.append(one)
+    found["compile, prepared, ms"] = found["compile, cold, ms"]
+    if before:
+        prepared = xgrammar.GrammarCompiler(info)
+        for text in before:
+            prepared.compile_structural_tag(text)
+        first = json.dumps(tags["cold"])
+        found["compile, prepared, ms"], _ = processor_ms(lambda: prepared.compile_structural_tag(first))
+    found["all, all new, ms"] = found["build, all new, ms"] + found["compile, all new, ms"]
     return found, compiled[0]
 
 
 def compared(count: int, keys: int, plain: bool, words: list[bytes], info: Any) -> dict[str, tuple[float, float]]:
     """Each figure of stock's and of ours, for one number of tools."""
-    (stock, theirs), (ours, own) = (times_of(build, count, keys, plain, info) for build in (stock_tag, build_tag))
+    (stock, theirs), (ours, own) = (
+        times_of(build, count, keys, plain, info, before) for build, before in ((stock_tag, []), (build_tag, tags()))
+    )
     rows = {name: (stock[name], ours[name]) for name in ours}
     vocabulary = {word: place for place, word in enumerate(words)}
     schema = tools(1, keys, plain)[0]["function"]["parameters"]
