@@ -193,7 +193,8 @@ def test_every_image_comes_from_the_registry_that_the_recipe_names() -> None:
 
     assert len(images) >= 6
     assert all(str(image).startswith("registry.internal:5000/dynamo/") for image in images)
-    specs = [one for text in rendered.values() if "kind:" in text for obj in documents(text) for one in _pods(obj)]
+    manifests = [text for name, text in rendered.items() if name.endswith(".yaml")]
+    specs = [one for text in manifests for obj in documents(text) for one in _pods(obj)]
     assert len(specs) == len(images)
     assert all(spec["imagePullSecrets"] == [{"name": "registry"}] for spec in specs)
 
