@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recipe_files import deployment
+from recipe_files import RECIPES, deployment
 
-from glm53.deployment import Target
+from glm53.deployment import Target, load
 from glm53.lint.commands import documents
 from glm53.lint.files import check
-from glm53.render import kubernetes, slurm
+from glm53.render import kubernetes, local, slurm
 
 GRAPH = kubernetes.render(deployment())
 JOB = slurm.render(deployment(hardware="gb200-nvl72"))
+LOCAL = local.files(load(next(path for path in RECIPES if path.stem == "glm53-cpu")), Path("/run"))
 NVL72 = kubernetes.render(deployment(hardware="gb200-nvl72"))
+TWO = slurm.render(deployment())  # two decode groups on one node
 STORE = "TierStoreConnector"
 
 Files = dict[str, str]
@@ -214,6 +216,13 @@ CASES: list[tuple[str, Target, Files]] = [
     ("tier-module", "kubernetes", _store(lambda one: one.pop("kv_connector_module_path"))),
     ("failure-policy", "kubernetes", _store(lambda one: one.pop("kv_load_failure_policy"))),
     ("tier-namespace", "kubernetes", _section(model="")),
+    ("open-address", "local", _text(LOCAL, "01-frontend.sh", "--http-host 127.0.0.1", "--http-host 0.0.0.0")),
+    ("open-address", "local", _text(LOCAL, "03-decode-0.sh", "CHANNEL_HOST=127.0.0.1", "CHANNEL_HOST=0.0.0.0")),
+    ("disagreement", "local", _text(LOCAL, "03-decode-0.sh", "export VLLM_CPU_DSA=1\n", "")),
+    ("disagreement", "local", _text(LOCAL, "01-frontend.sh", "xpub=", "xpub=tcp://127.0.0.1:9 , was=")),
+    ("disagreement", "slurm", _text(JOB, "frontend.sh", "--event-plane zmq", "--event-plane nats")),
+    ("gpus", "slurm", _text(JOB, "decode-0.sh", "DEVICES=0,1,2,3", "DEVICES=0,1")),
+    ("gpus", "slurm", _text(TWO, "decode-1.sh", "DEVICES=4,5,6,7", "DEVICES=0,1,2,3")),
     ("ranks", "slurm", _text(JOB, "prefill-0-1.sh", "--data-parallel-start-rank 4", "--data-parallel-start-rank 0")),
     ("loopback-address", "slurm", _text(JOB, "decode-0.sh", 'RPC_HOST="${NODE_ADDRESS}"', "RPC_HOST=127.0.0.1")),
     (
@@ -235,6 +244,7 @@ def test_a_fault_in_a_file_is_found_by_its_code(code: str, target: Target, files
 def test_files_without_a_fault_have_no_finding() -> None:
     assert check(GRAPH, "kubernetes") == []
     assert check(JOB, "slurm") == []
+    assert check(LOCAL, "local") == []
 
 
 def test_every_code_of_every_check_and_rule_has_a_case() -> None:

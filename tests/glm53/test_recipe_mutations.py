@@ -96,8 +96,7 @@ def _job_cases() -> list[tuple[str, str, Change]]:
     """The second node of the prefill group: everything but its own ports must be as on the first."""
     name = "prefill-0-1.sh"
     (command,) = from_scripts({name: JOB[name]})
-    free = {*FREE, "--event-plane"}
-    cases = _cases("prefill", list(command.argv[3:]), dict(command.env), free)
+    cases = _cases("prefill", list(command.argv[3:]), dict(command.env), FREE)
     return [(name, what, change) for what, change in cases if "--kv-events-config endpoint" not in what]
 
 

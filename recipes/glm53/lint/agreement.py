@@ -89,14 +89,14 @@ ENGINE_FACTS: dict[str, tuple[Fact, str]] = {
     "reasoning parser": (_option("--dyn-reasoning-parser"), "tools.reasoning_parser"),
     "structural tag": (_option("--dyn-structural-tag"), "tools.schema_mode"),
     "structural tags plugin": (_variable("DYNAMO_STRUCTURAL_TAGS"), "tools.structural_tags"),
-    "discovery": (_option("--discovery-backend"), "targets"),
-    "request plane": (_option("--request-plane"), "targets"),
     "image": (lambda command: command.image, "images.engine"),
     "LoRA rank": (_option("--max-lora-rank"), "model.adapters"),
     "LoRA adapters": (_option("--max-loras"), "model.adapters"),
     "prefix caching": (lambda command: "--enable-prefix-caching" in command.argv, "engine"),
     "NVLink across nodes": (_variable("NCCL_MNNVL_ENABLE"), "cluster.compute_domain"),
     "transports": (_variable("UCX_TLS"), "cluster.rdma"),
+    "network devices": (_variable("UCX_NET_DEVICES"), "targets"),
+    "attention on the CPU": (_variable("VLLM_CPU_DSA"), "hardware"),
     "memory of NCCL": (_variable("NCCL_CUMEM_ENABLE"), "cluster.compute_domain"),
 }
 
@@ -104,6 +104,11 @@ ENGINE_FACTS: dict[str, tuple[Fact, str]] = {
 SERVING_FACTS: dict[str, tuple[Fact, str]] = {
     "parser version": (_variable("DYN_PARSER_VERSION"), "tools.parser_version"),
     "namespace": (_variable("DYN_NAMESPACE"), "name"),
+    "discovery": (_option("--discovery-backend"), "targets"),
+    "request plane": (_option("--request-plane"), "targets"),
+    "event plane": (_option("--event-plane"), "targets"),
+    "event broker": (_variable("DYN_ZMQ_BROKER_URL"), "targets"),
+    "metadata of models": (_variable("DYN_SELF_HOST_METADATA"), "targets"),
     "discovery by": (_variable("DYN_DISCOVERY_BACKEND"), "targets"),
     "discovery folder": (_variable("DYN_FILE_KV"), "targets"),
     "address of requests": (_variable("DYN_TCP_RPC_HOST"), "targets"),

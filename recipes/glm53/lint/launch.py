@@ -20,6 +20,8 @@ _LOOPBACK = ("", "localhost", "127.0.0.1", "0.0.0.0", "::1")
 _ROUTERS = ("kv", "round-robin")
 _FULL = ("429", "503")
 _OPERATORS_PORT = "8000"
+#: Variables that tell a process of one machine where to listen.
+_LISTENING = ("DYN_SYSTEM_HOST", "DYN_TCP_RPC_HOST", "DYN_TCP_RESPONSE_STREAM_HOST")
 _OFF = {"FLASHINFER_DISABLE_VERSION_CHECK", "STOCKPATCH_ALLOW_UNTESTED"}
 
 
@@ -38,6 +40,9 @@ def problems(commands: Sequence[Command], *, cluster: bool) -> Iterator[Finding]
             yield from _cluster(command)
     for command in frontends:
         yield from _frontend(command, cluster=cluster)
+    for command in [] if cluster else [*frontends, *engines]:
+        yield from _loopback(command)
+    yield from _devices(engines)
     yield from _events(engines, frontends)
     yield from _images(commands)
     yield from _ports(commands)
@@ -84,6 +89,35 @@ def _cluster(command: Command) -> Iterator[Finding]:
         yield _found("cpu-setting-on-gpu", command, f"{cpu[0]} can make vLLM serve on the CPU without an error.")
     if command.env.get("PYTHONHASHSEED") is None:
         yield _found("hash-seed", command, "PYTHONHASHSEED is not set.")
+
+
+def _loopback(command: Command) -> Iterator[Finding]:
+    """On one machine nothing is reached from outside."""
+    listening = {name: command.env.get(name) for name in _LISTENING}
+    if command.kind == "frontend":
+        listening["--http-host"] = option(command, "--http-host")
+    elif command.role != "aggregated":
+        listening["VLLM_NIXL_SIDE_CHANNEL_HOST"] = command.env.get("VLLM_NIXL_SIDE_CHANNEL_HOST")
+    for name, host in listening.items():
+        if host != "127.0.0.1":
+            yield _found("open-address", command, f"{name}={host!r}: other machines would reach it.")
+
+
+def _devices(engines: Sequence[Command]) -> Iterator[Finding]:
+    """Processes that share a node have GPUs of their own, as many as their ranks."""
+    taken: Counter[tuple[str, str]] = Counter()
+    for command in engines:
+        if (given := command.env.get("CUDA_VISIBLE_DEVICES")) is None:
+            continue
+        gpus = given.split(",")
+        taken.update((command.host, gpu) for gpu in gpus)
+        ranks = option(command, "--data-parallel-size-local") or option(command, "--data-parallel-size")
+        needed = int(option(command, "--tensor-parallel-size") or 1) * int(ranks or 1)
+        if len(gpus) != needed:
+            yield _found("gpus", command, f"it sees the GPUs {given} and has {needed} ranks.")
+    for (host, gpu), count in sorted(taken.items()):
+        if count > 1:
+            yield Finding("gpus", host, f"{count} processes use GPU {gpu}.", "Render the recipe again.")
 
 
 def _frontend(command: Command, *, cluster: bool) -> Iterator[Finding]:
