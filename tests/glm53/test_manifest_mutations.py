@@ -1,4 +1,4 @@
-"""Every leaf of every manifest, and every word that frontend and tier start with, is changed in turn and caught.
+"""Every leaf of every manifest, and every word that other processes than workers start with, is changed in turn.
 
 Workers' arguments are changed in `test_recipe_mutations.py`. The lists below name what nothing else relies on.
 """
@@ -8,16 +8,19 @@ from __future__ import annotations
 import copy
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from recipe_changes import FREE as FREE_VARIABLES
 from recipe_changes import changes, leaves, other
-from recipe_files import deployment
+from recipe_files import RECIPES, deployment
 
-from glm53.lint.commands import documents
+from glm53.deployment import Target, load
+from glm53.lint.commands import documents, from_scripts
 from glm53.lint.files import check
-from glm53.render import kubernetes
+from glm53.output.shell import script
+from glm53.render import kubernetes, local, slurm
 
 FILES = kubernetes.render(deployment(hardware="gb200-nvl72"))
 SERVERLESS = kubernetes.render(
@@ -113,5 +116,33 @@ def test_a_word_or_variable_of_frontend_or_tier_that_is_changed_is_caught(proces
             kept[key] if values.get(key) == value else {"name": key, "value": value} for key, value in after.items()
         ]
         if not _caught(FILES, name, objects):
+            unseen.append(what)
+    assert unseen == []
+
+
+#: What a process has for itself: its port and threads, logs, sizes, and addresses that `other` leaves as they are.
+ONE_MACHINES = re.compile(
+    r"^(--http-port|--max-num-|--kv-cache-memory-bytes|--enforce-eager|DYN_LOG|DYN_SDK|NO_COLOR|PYTHONDONTWRITEBYTECODE"
+    r"|OMP_NUM|VLLM_CPU_OMP|--kv-transfer-config .*transfer_log|\w+_HOST other)"
+)
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [("slurm", "frontend.sh"), ("slurm", "decode-0.sh"), ("local", "01-frontend.sh"), ("local", "03-decode-0.sh")],
+)
+def test_a_word_or_variable_of_a_script_that_is_changed_is_caught(target: Target, name: str) -> None:
+    cpu = load(next(path for path in RECIPES if path.stem == "glm53-cpu"))
+    files = slurm.render(deployment()) if target == "slurm" else local.files(cpu, Path("/run"))
+    (command,) = from_scripts({name: files[name]})
+    program, words = list(command.argv[:3]), list(command.argv[3:])
+    unseen = []
+    for what, change in changes(words, dict(command.env)):
+        frontends = "frontend" in name and what.split()[0] in {*OWN["frontend"], "PYTHONHASHSEED"}
+        if what.split()[0] in FREE_VARIABLES or frontends or ONE_MACHINES.search(what):
+            continue
+        argv, env = list(words), dict(command.env)
+        change(argv, env)
+        if not check(files | {name: script("changed", [*program, *argv], env)}, target):
             unseen.append(what)
     assert unseen == []
