@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from flashinfer_nvfp4.dispatch import GROUP, STOCK_SIZES
+from flashinfer_nvfp4.head_groups import grouped, ungrouped
 from flashinfer_nvfp4.plan import plan_clusters, plan_splits
 from flashinfer_nvfp4.rowformat import LATENT, ROPE, ROW_BYTES
 from flashinfer_nvfp4.settings import Kernel
@@ -96,18 +97,11 @@ class Decoder:
 
 def _stock_op(query: torch.Tensor, rows: torch.Tensor, indices: torch.Tensor, scale: float) -> torch.Tensor:
     """FlashInfer's op, which has 16 heads a token: more are dealt out to further tokens, fewer are padded."""
-    tokens, heads, width = query.shape
-    groups = -(-heads // GROUP)
-    if heads < GROUP:
-        padded = query.new_zeros((tokens, GROUP, width))
-        padded[:, :heads] = query
-        query = padded
-    query = query.reshape(tokens * groups, GROUP, width)
-    indices = indices.repeat_interleave(groups, 0) if groups > 1 else indices.contiguous()
+    heads = query.shape[1]
+    query, indices = grouped(query, indices, GROUP)
     run = importlib.import_module("flashinfer.mla").nvfp4_sparse_mla_decode
-    ctas = _clusters(tokens * groups, indices.shape[1], query.device)
-    out = run(query, rows, indices, scale, num_ctas_per_token=ctas)
-    return out.view(tokens, groups * GROUP, LATENT)[:, :heads].contiguous()
+    ctas = _clusters(query.shape[0], indices.shape[1], query.device)
+    return ungrouped(run(query, rows, indices, scale, num_ctas_per_token=ctas), heads)
 
 
 def _clusters(tokens: int, topk: int, device: torch.device) -> int | None:

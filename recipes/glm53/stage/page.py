@@ -29,7 +29,8 @@ glm53 stage --check --against vllm==0.34.0            # is everything still need
 A topic's code is the plugin's own, moved to where upstream keeps such code, with upstream's licence header and format;
 edits are made at places that are named, not quoted, and refused unless there is exactly one such place. Its tests move
 with it. `tests/glm53/test_stage_stock.py` stages every topic on a copy of the installed releases and runs the moved
-tests there, with none of the plugins importable.
+tests there, with none of the plugins importable; and it runs the plugins' own tests against the moved modules, a few of
+them by default and all with `GLM53_STAGED_TESTS=all`. Nothing of it has run on a GPU.
 
 The states: `needed` on a release that lacks it, `upstream` on one that has it, `drifted` where upstream changed the
 place that it edits. This page is written by `python -m glm53.stage.page`; edit the topics, not the page.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from glm53.stage.topic import Topic
+from glm53.stage.topics.flashinfer_head_groups import HEAD_GROUPS
 from glm53.stage.topics.flashinfer_wave_plan import WAVE_PLAN
 from glm53.stage.topics.nixl_progress_delay import PROGRESS_DELAY
 from glm53.stage.topics.vllm_block_runs import BLOCK_RUNS
@@ -38,5 +39,6 @@ TOPICS: tuple[Topic, ...] = (
     STORE_NAMESPACE,
     GLM_PARSER,
     WAVE_PLAN,
+    HEAD_GROUPS,
     PROGRESS_DELAY,
 )

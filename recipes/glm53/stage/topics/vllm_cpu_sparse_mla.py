@@ -100,7 +100,10 @@ CPU_SPARSE_MLA = Topic(
             anchor="CpuPlatform.check_and_update_config",
             where="first",
             code=f"""\
-            from {_DOTTED}.settle import Kept, without_compiled_rotary
+            from {_DOTTED}.settle import (
+                Kept,
+                without_compiled_rotary,
+            )
 
             kept = Kept.of(vllm_config)
             """,

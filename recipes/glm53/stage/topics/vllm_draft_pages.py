@@ -101,7 +101,7 @@ DRAFT_PAGES = Topic(
             """,
             blank=1,
         ),
-        Import(file=_BASE, code=f"from {_MODULE} import head_sharded, places"),
+        Import(file=_BASE, code=f"from {_MODULE} import (\n    head_sharded,\n    places,\n)"),
     ),
     places=(Place("plugins/vllm_blhnc/draft_pages.py", f"{{package}}/{_NIXL}/draft_pages.py", _MODULE),),
     tests=(

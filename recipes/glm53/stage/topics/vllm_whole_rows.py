@@ -60,7 +60,8 @@ WHOLE_ROWS = Topic(
             anchor=f"{_CLASS}.add_remote_agent",
             where="first",
             code="""\
-            mine, theirs = self._packed_member_layouts, nixl_agent_meta.packed_member_layouts
+            mine = self._packed_member_layouts
+            theirs = nixl_agent_meta.packed_member_layouts
             if mine and not self._transfer_layer_region_indices and mine != theirs:
                 differing = sorted(
                     name
