@@ -56,6 +56,15 @@ def test_objects_and_pods_are_what_kubernetes_knows(path: Path) -> None:
 
 
 @client
+def test_the_pod_that_copies_into_the_volume_is_what_kubernetes_knows() -> None:
+    _, _, rest = kubernetes.render(deployment())["upload.sh"].partition("<< 'POD'\n")
+    (obj,) = documents(rest.partition("\nPOD\n")[0])
+
+    assert obj["kind"] == "Pod"
+    assert list(api_problems(obj, "V1Pod")) == []
+
+
+@client
 def test_the_edges_objects_are_what_kubernetes_knows() -> None:
     objects = documents(render_kubernetes(load_edge(EDGE))["edge.yaml"])
     assert {obj["kind"] for obj in objects} <= {*MODELS, *CUSTOM}
