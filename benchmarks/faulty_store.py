@@ -45,6 +45,7 @@ class SlowProxy:
         self._delay_s = context.Value("d", 0.0)
         self._process = context.Process(target=_accept, args=(port, self._delay_s, theirs), daemon=True)
         self._process.start()
+        theirs.close()  # so that its end is seen here
         self.port = int(ours.recv())
 
     def delay(self, seconds: float) -> None:

@@ -118,7 +118,7 @@ NOTHING = (
 )
 
 
-#: Sockets whose other end is gone. Mooncake 0.3.13 keeps two for each pool that dies, until the process ends.
+#: Sockets whose other end is gone: Mooncake 0.3.13 keeps those to a pool that dies.
 CLOSED = "sockets of dead pools"
 
 

@@ -28,6 +28,8 @@ from faulty_store import LEASE_S, FaultyStore
 from tier_agents import CLOSED, NOTHING, Soaked, Turn
 from tier_rig import Call, engine_process
 
+from mooncake_tier.stock import TCP_LANES
+
 __all__ = ["Report", "reference", "soak"]
 
 #: Caches of GPU and host, in bytes, which hold a third of the sessions.
@@ -49,7 +51,7 @@ class Report:
     @property
     def faults(self) -> list[str]:
         """What must not be; empty if all is well."""
-        allowed = self.before | {CLOSED: self.before[CLOSED] + 2 * self.kills["pool"]}
+        allowed = self.before | {CLOSED: self.before[CLOSED] + TCP_LANES * self.kills["pool"]}
         return [
             *(f"{name}: other tokens" for name in self.soaked.wrong),
             *(f"{name}: {allowed[name]} allowed, {n} held" for name, n in self.after.items() if n > allowed[name]),

@@ -32,11 +32,11 @@ class Shape:
 
 @dataclass
 class Window:
-    """gaps: seconds between two tokens of the running request. busy_s: processor time of the engine's thread for one of
-    them, on average. firsts: seconds until the first token of those beside it."""
+    """gaps: seconds between two tokens of the running request, by `tier_rig.own_clock`. wall: the same by the wall's
+    clock. firsts: seconds until the first token of those beside it."""
 
     gaps: list[float]
-    busy_s: float
+    wall: list[float]
     firsts: list[float]
     cached: list[int]
     answers: list[list[int]]
@@ -72,11 +72,14 @@ def end(prompts: list[list[int]], every: int) -> Window:
         goal = len(running.tokens) + every
         engine.until(lambda goal=goal: len(running.tokens) >= goal)  # type: ignore[misc]
     engine.until(lambda: all(one.finished for one in others))
-    times, busy = running.times[first:], running.busy[first:]
+    gaps, wall = (
+        [after - before for before, after in itertools.pairwise(clock[first:])]
+        for clock in (running.own, running.times)
+    )
     engine.abort("decoding")
     return Window(
-        [after - before for before, after in itertools.pairwise(times)],
-        (busy[-1] - busy[0]) / (len(busy) - 1),
+        gaps,
+        wall,
         [one.first for one in others],
         [one.cached for one in others],
         [one.tokens for one in others],
