@@ -247,6 +247,14 @@ FAULTS = [
         role="prefill",
         seen=("0.3.12", "0.3.13.post1"),
     ),
+    Fault(  # the wheel that a recipe for GPUs installs itself
+        "recipe-release",
+        lambda site: site.remove("mooncake-transfer-engine"),
+        recipe={},
+        role="prefill",
+        seen=("none is installed",),
+        command="mooncake-transfer-engine-cuda13==0.3.13.post1",
+    ),
     Fault("recipe-plugin", lambda site: site.remove("glm53-blackwell"), recipe={}, seen=("vllm_blhnc",)),
     Fault(
         "recipe-setting",

@@ -67,7 +67,8 @@ def _releases(needs: Needs, inventory: Inventory) -> Iterator[Diagnosis]:
     if needs.worker:
         wanted += [(VLLM, release.vllm), (("nixl",), release.nixl)]
     if needs.tiered:
-        wanted += [(MOONCAKE, release.mooncake)]
+        own = "cuda13" if needs.deployment.machine.gpus else "non-cuda"  # what recipes install where there is none
+        wanted += [((f"mooncake-transfer-engine-{own}", *MOONCAKE), release.mooncake)]
     for names, version in wanted:
         package = inventory.first(*names)
         if package is None or package.version.public != version:
