@@ -125,10 +125,10 @@ def run_tests(tree: Tree, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run_python(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tree.root), *arguments)
 
 
-def run_python(tree: Tree, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python in a process that has the staged package and none of ours."""
+def run_python(tree: Tree, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Python in a process that has the staged package and none of ours; variables: of its environment, besides."""
     bare = _BARE_FLASHINFER.format(root=str(tree.root)) if tree.project.name == "flashinfer" else ""
-    return _run(tree, "alone", _ALONE + bare, *arguments)
+    return _run(tree, "alone", _ALONE + bare, *arguments, **variables)
 
 
 def run_plugin_tests(tree: Tree, names: tuple[str, ...], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -141,7 +141,7 @@ def run_plugin_tests(tree: Tree, names: tuple[str, ...], *arguments: str) -> sub
     return _run(tree, "renamed", start, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments)
 
 
-def _run(tree: Tree, name: str, start: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _run(tree: Tree, name: str, start: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     folder = tree.root / name
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(start)
@@ -151,6 +151,7 @@ def _run(tree: Tree, name: str, start: str, *arguments: str) -> subprocess.Compl
         "PYTHONPATH": f"{folder}{os.pathsep}{tree.root}",
         "VLLM_PLUGINS": "",
         "PYTHONDONTWRITEBYTECODE": "1",
+        **variables,
     }
     command = [sys.executable, *arguments]
     return subprocess.run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -102,11 +103,12 @@ def test_flashinfers_topics_apply_and_plan_what_the_plugin_plans(tmp_path: Path)
     assert json.loads(run_python(tree, "-c", code).stdout) == planned
 
 
+ORACLE = "vllm_cpu_dsa/test_oracle_stock.py::test_greedy_tokens_are_those_of_transformers"
 #: The plugins' own tests by the topics that have moved their modules: some here, all with GLM53_STAGED_TESTS=all. Not
 #: among them is what stays in the plugin, such as formats that other packages bring and its settings.
 OWN_TESTS: dict[tuple[str, ...], tuple[list[str], list[str]]] = {
     ("cpu-sparse-mla",): (
-        ["vllm_cpu_dsa/test_oracle_stock.py", "-k", "glm_moe_dsa-4"],
+        [f"{ORACLE}[glm_moe_dsa-4]"],
         [
             *(f"vllm_cpu_dsa/test_{name}_stock.py" for name in ("attention", "indexer", "quantize", "oracle", "paths")),
             *(f"vllm_cpu_dsa/test_{name}_stock.py" for name in ("index_share", "mtp")),
@@ -128,17 +130,93 @@ OWN_TESTS: dict[tuple[str, ...], tuple[list[str], list[str]]] = {
 }
 
 
-@pytest.mark.skipif("vllm" not in PROJECTS, reason="needs vLLM: make test")
-@pytest.mark.parametrize("topics", OWN_TESTS, ids=lambda topics: "+".join(topics))
-def test_the_plugins_own_tests_pass_on_what_was_moved(tree: Tree, done: list[Change], topics: tuple[str, ...]) -> None:
+def _own(tree: Tree, topics: tuple[str, ...], chosen: list[str]) -> None:
     if tree.project.name != "vllm":
         pytest.skip("vLLM's topics")
-    some, every = OWN_TESTS[topics]
-    chosen = every if os.environ.get("GLM53_STAGED_TESTS") == "all" else some
-    paths = [str(repository() / "tests" / one) if one.endswith(".py") else one for one in chosen]
+    paths = [str(repository() / "tests" / one) if "/" in one else one for one in chosen]
     ran = run_plugin_tests(tree, topics, *paths)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "passed" in ran.stdout
+
+
+def test_some_of_the_plugins_own_tests_pass_on_what_was_moved(tree: Tree, done: list[Change]) -> None:
+    """In one process, because each has vLLM to import."""
+    _own(
+        tree,
+        tuple(one for topics in OWN_TESTS for one in topics),
+        [one for some, _ in OWN_TESTS.values() for one in some],
+    )
+
+
+@pytest.mark.skipif(os.environ.get("GLM53_STAGED_TESTS") != "all", reason="minutes: set GLM53_STAGED_TESTS=all")
+@pytest.mark.parametrize("topics", OWN_TESTS, ids=lambda topics: "+".join(topics))
+def test_the_plugins_own_tests_pass_on_what_was_moved(tree: Tree, done: list[Change], topics: tuple[str, ...]) -> None:
+    _own(tree, topics, OWN_TESTS[topics][1])
+
+
+ROWS = """
+import json, os, sys
+import msgspec
+sys.path.insert(0, sys.argv[1])
+from row_workers import Deployment, Side
+both = Deployment(sys.argv[2], drafts=2, speculative=("dflash", "draft", 4), stock=sys.argv[3] == "staged")
+prefill, decode = Side(both, "kv_producer"), Side(both, "kv_consumer")
+source, destination = [3, 4, 5, 6, 20, 21, 30, 31], [10, 11, 12, 13, 14, 15, 1, 2]
+prefill.fill(1), decode.fill(2)
+result = decode.read(prefill.address, destination, source)
+assert decode.digests(destination) == prefill.digests(source)
+told = msgspec.msgpack.decode(decode.worker.xfer_handshake_metadata.agent_metadata_bytes)
+print("rows", json.dumps([result, decode.registered, told["packed_member_layouts"]]), flush=True)
+os._exit(0)
+"""
+LOOPBACK = {
+    "UCX_NET_DEVICES": "lo",
+    "UCX_TLS": "tcp",
+    "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@pytest.mark.skipif(PROJECTS != ["vllm", "nixl"], reason="needs vLLM and NIXL: make test")
+def test_a_staged_pull_moves_the_plugins_rows_and_the_drafts_pages_inside_of_them(
+    tree: Tree, done: list[Change], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real NIXL agents on loopback, and every page compared."""
+    if tree.project.name != "vllm":
+        pytest.skip("vLLM's topics")
+    pytest.importorskip("safetensors", reason="needs the demo extra: make test")
+    from glm53.model import make
+
+    make(tmp_path / "model")
+    for name, value in LOOPBACK.items():
+        monkeypatch.setenv(name, value)
+    arguments = ["-c", ROWS, str(repository() / "tests" / "vllm_blhnc"), str(tmp_path / "model")]
+    found = []
+    for ran in (
+        subprocess.run(
+            [sys.executable, *arguments, "plugin"],
+            env={**os.environ, "VLLM_CPU_DSA": "1", "VLLM_NIXL_SIDE_CHANNEL_PORT": str(_free())},
+            capture_output=True,
+            text=True,
+            check=False,
+        ),
+        run_python(tree, *arguments, "staged", VLLM_NIXL_SIDE_CHANNEL_PORT=str(_free())),
+    ):
+        line = re.search(r"^rows (.*)$", ran.stdout, re.MULTILINE)
+        assert line, ran.stdout + ran.stderr
+        found.append(json.loads(line[1]))
+    plugin, staged_rows = found
+    assert staged_rows == plugin
+    ((descriptors, _),) = staged_rows[0]["telemetry"]
+    assert (descriptors, len(staged_rows[1]["regions"]), len(staged_rows[2])) == (3, 1, 7)
+
+
+def _free() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 BLOCKS = """
