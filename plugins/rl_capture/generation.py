@@ -15,9 +15,12 @@ from rl_capture.answers import Request
 from rl_capture.recorder import Recorder
 from rl_capture.weights import UNDECLARED, Weights
 
-__all__ = ["Capture", "wanted"]
+__all__ = ["MARK", "Capture", "wanted"]
 
 _log = logging.getLogger(__name__)
+
+#: Key in the sampling parameters' `extra_args` of requests whose log-probabilities only the record has.
+MARK = "rl_capture"
 
 #: Seconds to wait for the engine's word on its weights, after which the record says null.
 _PATIENCE = 10.0
@@ -153,6 +156,7 @@ def _with_logprobs(params: Any) -> Any:
     """The same parameters, with the log-probability of each chosen token."""
     changed = copy.copy(params)
     changed.logprobs = 0
-    # A container of few objects; but it would also hold the prompt's, if the client asked for those.
-    changed.flat_logprobs = params.prompt_logprobs is None
+    if params.prompt_logprobs is None:  # those a client would get in this form, too, and without their texts
+        changed.flat_logprobs = True
+        changed.extra_args = {**(params.extra_args or {}), MARK: True}
     return changed

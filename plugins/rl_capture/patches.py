@@ -50,6 +50,18 @@ def _recorded(original: Any) -> Any:
     return generate
 
 
+def _undecoded(original: Any) -> Any:
+    from rl_capture.generation import MARK
+
+    @functools.wraps(original)
+    def from_new_request(cls: Any, tokenizer: Any, request: Any) -> Any:
+        params = request.sampling_params
+        mine = params is not None and MARK in (params.extra_args or {})
+        return original(cls, None if mine else tokenizer, request)
+
+    return from_new_request
+
+
 def _counted(original: Any) -> Any:
     @functools.wraps(original)
     async def collective_rpc(self: Any, method: Any, *arguments: Any, **more: Any) -> Any:
@@ -78,13 +90,13 @@ def _declared(original: Any) -> Any:
     return declare
 
 
-def _vllm(id: str, method: str, why: str, replace: Any, expects: tuple[str, ...]) -> Patch:
+def _vllm(id: str, method: str, why: str, replace: Any, expects: tuple[str, ...], module: str = "async_llm") -> Patch:
     return Patch(
         id=id,
-        target=f"vllm.v1.engine.async_llm:AsyncLLM.{method}",
+        target=f"vllm.v1.engine.{module}:{method}",
         window=VLLM,
         why=why,
-        upstream="https://github.com/vllm-project/vllm/blob/main/vllm/v1/engine/async_llm.py",
+        upstream=f"https://github.com/vllm-project/vllm/blob/main/vllm/v1/engine/{module}.py",
         remove_when="vLLM hands finished requests, with token ids and log-probabilities that the client did not ask "
         "for, to plugins.",
         replace=replace,
@@ -118,7 +130,7 @@ _GENERATE = (
     *("reasoning_parser_kwargs",),
 )
 
-SERVING = ("capture-starts", "capture-requests", "capture-weight-updates")
+SERVING = ("capture-starts", "capture-requests", "capture-undecoded", "capture-weight-updates")
 _DECLARING = ("set_weight_version", "update_weights_from_disk", "update_weights_from_distributed")
 DYNAMO_WEIGHTS = tuple(f"dynamo-{method.replace('_', '-')}" for method in _DECLARING)
 
@@ -127,7 +139,7 @@ REGISTER = Register(
     (
         _vllm(
             SERVING[0],
-            "__init__",
+            "AsyncLLM.__init__",
             "Records need the engine's tokenizer, names and folder before the first request. The replacement opens "
             "them once the engine is made, and raises if it cannot.",
             _with_capture,
@@ -135,7 +147,7 @@ REGISTER = Register(
         ),
         _vllm(
             SERVING[1],
-            "generate",
+            "AsyncLLM.generate",
             "Token ids and log-probabilities of all requests pass here and nowhere else in the serving process; vLLM's "
             "plugins for statistics get counts only. The replacement asks the engine for the chosen tokens' "
             "log-probabilities, keeps a copy of each output, and takes out of it what the client did not ask for.",
@@ -144,7 +156,16 @@ REGISTER = Register(
         ),
         _vllm(
             SERVING[2],
-            "collective_rpc",
+            "LogprobsProcessor.from_new_request",
+            "vLLM decodes every token that has a log-probability once more, to show it to the client, which takes "
+            "longer than all else that a record needs. The replacement leaves that out where only the record has them.",
+            _undecoded,
+            ("cls", "tokenizer", "request"),
+            "logprobs",
+        ),
+        _vllm(
+            SERVING[3],
+            "AsyncLLM.collective_rpc",
             "Weights are replaced by calls on all workers, and vLLM counts none. The replacement counts the beginning "
             "and the end of each.",
             _counted,

@@ -15,7 +15,7 @@ import pytest
 
 from rl_capture import metrics
 from rl_capture.answers import Request, chosen_logprobs
-from rl_capture.generation import Capture, wanted
+from rl_capture.generation import MARK, Capture, wanted
 from rl_capture.weights import Weights
 
 
@@ -138,8 +138,12 @@ def test_deltas_are_joined_and_hidden() -> None:
     assert (answer.ids, answer.logprobs) == ([3, 4, 5], [-3.0, -4.0, -5.0])
     assert (answer.finish, answer.stop, request.prompt, request.session) == ("stop", 9, [1, 2], "s")
     assert [(one.logprobs, one.cumulative_logprob) for output in got for one in output.outputs] == [(None, None)] * 3
-    assert (seen[0].logprobs, seen[0].flat_logprobs) == (0, True)
-    assert (params.logprobs, params.flat_logprobs) == (None, False)  # the caller's own stay as they were
+    assert (seen[0].logprobs, seen[0].flat_logprobs, seen[0].extra_args) == (0, True, {MARK: True})
+    assert (params.logprobs, params.flat_logprobs, params.extra_args) == (
+        None,
+        False,
+        None,
+    )  # the caller's own stay as they were
 
 
 def test_outputs_that_bring_all_so_far_replace_each_other() -> None:
@@ -165,7 +169,15 @@ def test_what_a_client_asked_for_is_left_alone_and_read() -> None:
 def test_prompt_logprobs_keep_the_form_that_their_client_expects() -> None:
     _, _, seen = _run([Output([Completion([3], None, finish_reason="stop")], True)], Params(prompt_logprobs=1))
 
-    assert (seen[0].logprobs, seen[0].flat_logprobs) == (0, False)
+    assert (seen[0].logprobs, seen[0].flat_logprobs, seen[0].extra_args) == (0, False, None)
+
+
+def test_what_else_a_request_carries_stays_with_it() -> None:
+    transfer = {"kv_transfer_params": {"do_remote_prefill": True}}
+    _, _, seen = _run([Output([Completion([3], _flat(3), finish_reason="stop")], True)], Params(extra_args=transfer))
+
+    assert seen[0].extra_args == {**transfer, MARK: True}
+    assert list(transfer) == ["kv_transfer_params"]
 
 
 def test_a_probability_that_the_engine_left_out_is_never_made_up() -> None:
