@@ -108,8 +108,9 @@ def _unsure(schema: Any, root: Any, place: _Place) -> Iterator[tuple[_Place, str
     if place and len(kinds) < 7 and not (kinds <= {"string"} or single):
         for keyword in ("type", *(listing(tuple(found.values)) if found.values else ())):
             yield place, keyword, "the reader takes a value of several types, or of none that is named, for a string"
-    if any(keyword in schema for keyword in _NOT_FOLLOWED):
-        yield place, "type", "the reader does not look for types here"
+    for keyword in _NOT_FOLLOWED:
+        if keyword in schema:
+            yield place, keyword, "the reader does not look for types here"
     properties = schema.get("properties")
     for key, value in properties.items() if isinstance(properties, dict) else ():
         yield from _unsure(value, root, (*place, "properties", key))
