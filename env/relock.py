@@ -78,7 +78,7 @@ def resolve(line: Line, python: str, pins: dict[str, str], strict: bool) -> dict
         ]
         command += [
             "--python-platform",
-            "x86_64-manylinux_2_28",
+            "x86_64-manylinux_2_31",
             "--no-header",
             "--no-annotate",
             *_pip_settings(),

