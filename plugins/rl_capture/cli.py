@@ -30,6 +30,8 @@ def main(argv: list[str] | None = None) -> int:
         return _failed(str(error), 2)
     except (parquet.NoPyarrow, OSError) as error:
         return _failed(str(error), 1)
+    except KeyboardInterrupt:
+        return _failed("interrupted", 130)
 
 
 def _failed(text: str, code: int) -> int:
@@ -75,13 +77,15 @@ def _show(given: argparse.Namespace) -> int:
     shown = 0
     for record in itertools.islice(chosen, given.limit):
         shown += 1
-        print(json.dumps(record if given.whole else _short(record), indent=1, ensure_ascii=False))
+        print(_printed(record if given.whole else _short(record)))
     return 0 if shown else _failed("no record matches. `rl-capture ls` shows what there is.", 1)
 
 
 def _export(given: argparse.Namespace) -> int:
     if given.output.exists():
         return _failed(f"{given.output} exists already, and is left as it is. Give another name, or remove it.", 2)
+    if not given.output.parent.is_dir():
+        return _failed(f"{given.output.parent} is no folder to write {given.output.name} into. Make it first.", 2)
     chosen = (one for one in _all(given.source) if not (given.unmixed and _mixed(one)))
     written = parquet.write(chosen, given.output) if given.to == "parquet" else _jsonl(chosen, given.output)
     print(f"{written:,} records in {given.output}", file=sys.stderr)
@@ -115,6 +119,16 @@ def _mixed(record: dict[str, Any]) -> bool:
     return weights["begin"] != weights["end"] or begin != end or begin % 2 == 1 or len(weights["spans"] or []) > 1
 
 
+def _printed(record: dict[str, Any]) -> str:
+    """The record as JSON, with escapes only where standard output has no such character."""
+    text = json.dumps(record, indent=1, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return json.dumps(record, indent=1)
+    return text
+
+
 def _short(record: dict[str, Any]) -> dict[str, Any]:
     """The record with long lists told by their length."""
     return {
@@ -141,6 +155,13 @@ def _jsonl(chosen: Iterable[dict[str, Any]], path: Path) -> int:
     return written
 
 
+def _count(text: str) -> int:
+    found = int(text) if text.isdecimal() else 0
+    if not 1 <= found <= sys.maxsize:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return found
+
+
 def _parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(
         prog="rl-capture",
@@ -155,7 +176,7 @@ def _parser() -> argparse.ArgumentParser:
     two = commands.add_parser("show", help="records as JSON, long lists as their lengths")
     two.add_argument("--request", metavar="ID", help="of requests whose id has this in it")
     two.add_argument("--session", metavar="ID", help="of this session")
-    two.add_argument("--limit", type=int, default=10, metavar="N", help="at most so many (10)")
+    two.add_argument("--limit", type=_count, default=10, metavar="N", help="at most so many (10)")
     two.add_argument("--whole", action="store_true", help="with all ids and log-probabilities")
 
     three = commands.add_parser("export", help="all records as one file, for a trainer")

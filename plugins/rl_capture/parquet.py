@@ -84,7 +84,7 @@ def row(record: dict[str, Any]) -> dict[str, Any]:
     prompt, output, weights = record["prompt"], record["output"], record["weights"]
     text = record.get("text") or {}
     stop = record["stop"]
-    return {
+    columns = {
         **{name: record[name] for name in ("request", "choice", "session", "model", "adapter", "started", "ended")},
         "prompt_tokens": prompt["tokens"],
         "prompt_sha256": prompt["sha256"],
@@ -105,6 +105,12 @@ def row(record: dict[str, Any]) -> dict[str, Any]:
         "text_prompt": text.get("prompt"),
         "text_output": text.get("output"),
     }
+    return {name: _utf8(value) if isinstance(value, str) else value for name, value in columns.items()}
+
+
+def _utf8(value: str) -> str:
+    """The same text; halves of surrogate pairs, which JSON can hold and Parquet cannot, as their escapes."""
+    return value.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _type(pyarrow: Any, kind: str) -> Any:

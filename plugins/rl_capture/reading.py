@@ -42,7 +42,7 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
     for number, text in _lines(path):
         try:
             record = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Unreadable(f"{path}, line {number}: no JSON: {error}. {_ALL}") from error
         if found := problems(record):
             raise Unreadable(f"{path}, line {number}: {found[0]}. {_ALL}")
@@ -54,7 +54,7 @@ def faults(path: Path) -> Iterator[tuple[int, str]]:
     for number, text in _lines(path):
         try:
             record = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             yield number, f"no JSON: {error}"
             continue
         for problem in problems(record):

@@ -40,6 +40,33 @@ _FIELDS = {
     *("masked", "finish", "stop", "weights", "sampling", "calls"),
 }
 
+_INT, _TEXT, _TEXT_OR_NULL, _NUMBER = (int,), (str,), (str, type(None)), (int, float)
+
+#: Place in a record -> what may stand there. `prompt.ids`, `output.ids` and `output.logprobs` are looked at one by one.
+_KINDS: dict[str, tuple[type, ...]] = {
+    "request": _TEXT,
+    "choice": _INT,
+    "session": _TEXT_OR_NULL,
+    "model": _TEXT_OR_NULL,
+    "adapter": _TEXT_OR_NULL,
+    "started": _NUMBER,
+    "ended": _NUMBER,
+    "prompt.tokens": _INT,
+    "prompt.sha256": _TEXT,
+    "output.logprobs_mode": _TEXT_OR_NULL,
+    "masked.prompt": _INT,
+    "masked.output": _INT,
+    "finish": _TEXT_OR_NULL,
+    "stop": (int, str, type(None)),
+    "weights.base": _TEXT_OR_NULL,
+    "weights.begin": _TEXT_OR_NULL,
+    "weights.end": _TEXT_OR_NULL,
+    "weights.epoch": (list,),
+    "weights.spans": (list, type(None)),
+    "sampling": (dict,),
+    "calls": (list, type(None)),
+}
+
 
 def digest(ids: Sequence[int]) -> str:
     """SHA-256 of the ids as 32-bit little-endian integers, in hexadecimal."""
@@ -67,9 +94,38 @@ def problems(record: Any) -> list[str]:
     if missing := sorted(_FIELDS - record.keys()):
         return [f"{missing[0]} is missing"]
     try:
-        return [*_prompt_problems(record["prompt"], record["masked"]), *_output_problems(record)]
-    except (KeyError, TypeError, AttributeError) as error:
+        return [
+            *_kind_problems(record),
+            *_prompt_problems(record["prompt"], record["masked"]),
+            *_output_problems(record),
+        ]
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         return [f"a part is missing or of another type: {type(error).__name__} {error}"]
+
+
+def _kind_problems(record: dict[str, Any]) -> list[str]:
+    """The first value that is not what its field holds."""
+    places = {**_KINDS, **({"text.prompt": _TEXT, "text.output": _TEXT} if record.get("text") is not None else {})}
+    for place, kinds in places.items():
+        value: Any = record
+        for part in place.split("."):
+            value = value[part]
+        if not isinstance(value, kinds) or not _fits(value):
+            return [f"{place} is {_shown(value)}, which a record does not have there"]
+    epoch = record["weights"]["epoch"]
+    if len(epoch) != 2 or not all(isinstance(one, int) and _fits(one) for one in epoch):
+        return [f"weights.epoch is {_shown(epoch)}, and must be two whole numbers"]
+    return []
+
+
+def _fits(value: Any) -> bool:
+    """Whether a number is one of 32 bits, as all whole numbers of a record are; anything else fits."""
+    return not isinstance(value, int) or -(1 << 31) <= value < 1 << 31
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 def _prompt_problems(prompt: dict[str, Any], masked: dict[str, int]) -> list[str]:
@@ -89,6 +145,7 @@ def _prompt_problems(prompt: dict[str, Any], masked: dict[str, int]) -> list[str
 def _output_problems(record: dict[str, Any]) -> list[str]:
     output, found = record["output"], []
     ids, logprobs = output["ids"], output["logprobs"]
+    array("i", ids)  # raises for what is no list of 32-bit integers
     if ids.count(MASKED) != record["masked"]["output"]:
         found.append(f"{ids.count(MASKED)} ids of the output are masked, and not {record['masked']['output']}")
     if logprobs is None:

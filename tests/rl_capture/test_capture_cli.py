@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -114,6 +115,60 @@ def test_a_folder_without_records_is_wrong_usage(
     assert main([command, str(tmp_path)]) == 2
     assert main([command, str(tmp_path / "none")]) == 2
     assert "RL_CAPTURE_DIR" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", [b"[" * 200_000 + b"\n", line(record(finish=["stop"])), b"\xff\n"])
+@pytest.mark.parametrize("command", ["ls", "verify", "show", "export"])
+def test_a_damaged_line_is_named_by_every_command(
+    command: str, text: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "one.jsonl"
+    file.write_bytes(line(record(0)) + text)
+    options = ["-o", str(tmp_path / "all.jsonl")] if command == "export" else []
+
+    assert main([command, str(file), *options]) == (1 if command == "verify" else 2)
+    told = capsys.readouterr()
+    assert (":2: " in told.out) if command == "verify" else ("line 2: " in told.err)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "x", "9" * 30])
+def test_a_limit_is_a_whole_number_above_0(number: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["show", str(folder), "--limit", number])
+    assert ended.value.code == 2
+    assert "no whole number above 0" in capsys.readouterr().err
+
+
+def test_export_into_no_folder_is_wrong_usage(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(folder), "-o", str(tmp_path / "none" / "all.jsonl")]) == 2
+    assert "Make it first" in capsys.readouterr().err
+
+
+def test_an_interrupted_export_leaves_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(record: dict[str, Any]) -> bytes:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rl_capture.cli.line", interrupted)
+
+    assert main(["export", str(folder), "-o", str(tmp_path / "all.jsonl")]) == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_text_that_is_no_utf8_is_shown_and_has_a_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, made = tmp_path / "one.jsonl", record(session="a\ud800")
+    file.write_bytes(line(made))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+
+    assert main(["show", str(file), "--whole"]) == 0
+    sys.stdout.seek(0)
+    assert json.loads(sys.stdout.read()) == made
+    assert row(made)["session"] == "a\\ud800"
 
 
 def test_parquet_without_pyarrow_says_what_to_install(
