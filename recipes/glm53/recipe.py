@@ -73,13 +73,19 @@ def render(
         raise typer.Exit(2 if unreadable else 1)
     target = next((one for one in deployment.targets if one == to), None)
     if target is None:
-        _say(f"glm53: --to {to}: {recipe} names the targets {', '.join(deployment.targets)}. Choose one of them.")
+        why = f"{recipe} names the targets {', '.join(deployment.targets)}."
+        _say(f"glm53: --to {to}: {why} Choose one of them.")
+        if as_json:
+            _print_refusal(recipe, [Finding("target", "--to", f"{to}: {why}", "Choose one of them.")])
         raise typer.Exit(2)
     files = rendered(deployment, target, out.resolve())
     try:
         changed = write(out, files)
     except (FolderError, OSError) as error:
         _say(f"glm53: {error}")
+        if as_json:
+            fix = "Choose a folder with -o that can be written, and holds no file of others."
+            _print_refusal(recipe, [Finding("folder", "-o", str(error), fix)])
         raise typer.Exit(1) from error
     unpinned = deployment.unpinned() if target != "local" else []
     if as_json:
@@ -126,9 +132,13 @@ def _unpinned(key: str) -> Finding:
 
 def _refuse(recipe: Path, findings: list[Finding], as_json: bool) -> None:
     if as_json:
-        _print({"recipe": str(recipe), "files": [], "findings": _data(findings)})
+        _print_refusal(recipe, findings)
     else:
         _say(f"glm53: {DeploymentError(str(recipe), findings)}")
+
+
+def _print_refusal(recipe: Path, findings: list[Finding]) -> None:
+    _print({"recipe": str(recipe), "files": [], "findings": _data(findings)})
 
 
 def _data(findings: list[Finding]) -> list[dict[str, str]]:

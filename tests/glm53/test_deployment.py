@@ -89,7 +89,10 @@ def test_a_finding_names_value_reason_and_fix() -> None:
         parse(_raw(engine={"block_size": 100}))
 
 
-@pytest.mark.parametrize(("text", "code"), [("a: [", "not-yaml"), (b"\xff\xfe\x00", "not-yaml"), (None, "unreadable")])
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("a: [", "not-yaml"), ("[" * 3000, "not-yaml"), (b"\xff\xfe\x00", "not-yaml"), (None, "unreadable")],
+)
 def test_refuses_files_that_cannot_be_read(tmp_path: Path, text: str | bytes | None, code: str) -> None:
     path = tmp_path / "deployment.yaml"
     if text is not None:
@@ -99,6 +102,12 @@ def test_refuses_files_that_cannot_be_read(tmp_path: Path, text: str | bytes | N
 
     assert [finding.code for finding in caught.value.findings] == [code]
     assert str(path) in str(caught.value)
+
+
+def test_an_empty_file_is_said_to_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "deployment.yaml").touch()
+    with pytest.raises(DeploymentError, match="it is empty"):
+        load(tmp_path / "deployment.yaml")
 
 
 def test_a_deployment_survives_writing_and_reading() -> None:

@@ -124,9 +124,32 @@ def test_a_folder_that_is_a_file_and_a_damaged_marker_are_refused(tmp_path: Path
     file.write_text("x")
     assert _render(file)[0] == 1
     _render(tmp_path / "out")
-    (tmp_path / "out" / MARKER).write_text("{")
-    code, message = _render(tmp_path / "out")
-    assert (code, "is damaged" in message) == (1, True)
+    for damaged in ("{", "[]", '"a"'):
+        (tmp_path / "out" / MARKER).write_text(damaged)
+        code, message = _render(tmp_path / "out")
+        assert (code, "is damaged" in message) == (1, True)
+
+
+@pytest.mark.parametrize(("to", "code", "finding"), [("kubernetes", 1, "folder"), ("local", 2, "target")])
+def test_a_refusal_to_write_is_data_too(to: str, code: int, finding: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("x")
+    ended, text = _render(file, "--json", to=to)
+
+    data = json.loads(text)
+    assert (ended, data["files"], [one["code"] for one in data["findings"]]) == (code, [], [finding])
+    assert file.read_text() == "x"
+
+
+def test_a_file_of_pins_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    pins = tmp_path / "pins.yaml"
+    fields = []
+    for text in (None, "", "a: ["):
+        if text is not None:
+            pins.write_text(text)
+        result = runner.invoke(app, ["lint", str(B200), "--pins", str(pins), "--json"])
+        fields += [one["field"] for one in json.loads(result.stdout)["findings"]]
+    assert fields == [f"--pins {pins}"] * 3
 
 
 def test_a_target_that_the_recipe_does_not_name_is_wrong_usage(tmp_path: Path) -> None:

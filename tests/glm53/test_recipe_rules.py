@@ -35,6 +35,14 @@ def _local(**overrides: Any) -> dict[str, Any]:
 
 
 CASES: list[tuple[dict[str, Any], str, str]] = [
+    # Text that no rendered line can carry.
+    (raw(cluster={"rdma": "rdma/ib", "shared": "/a\nb"}), "unprintable", "cluster.shared"),
+    (raw(cluster={"rdma": "rdma/ib", "shared": "a/b"}), "shared-folder", "cluster.shared"),
+    (raw(cluster={"rdma": "rdma/ib", "shared": "/my shared"}), "shared-folder", "cluster.shared"),
+    (raw(cluster={"rdma": "rdma/ib", "partition": "a\n#SBATCH --qos=b"}), "bad-value", "cluster.partition"),
+    (raw(cluster={"rdma": "rdma/ib", "account": "a b"}), "bad-value", "cluster.account"),
+    (raw(tools={"call_parser": "glm\0"}), "unprintable", "tools.call_parser"),
+    (raw(tools={"call_parser": "glm\ud800"}), "unprintable", "tools.call_parser"),
     # Roles and machines.
     (raw(targets=["local"]), "target-hardware", "targets"),
     (raw(hardware="cpu"), "target-hardware", "targets"),

@@ -146,6 +146,15 @@ def test_a_line_of_mooncakes_own_traces_is_a_session_of_its_own(tmp_path: Path) 
     ]
 
 
+def test_no_session_may_be_null_and_a_line_ends_only_at_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    line = {"session_id": None, "timestamp": 1, "input_length": 5, "output_length": 5, "hash_ids": [1]}
+    texts = [json.dumps(line | {"session_id": one}, ensure_ascii=False) for one in (None, None, "a\u2028b")]
+    path.write_text("\r\n".join(texts), encoding="utf-8")
+
+    assert [one.session for one in read(path, 512)] == ["line-1", "line-2", "a\u2028b"]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -159,6 +168,12 @@ def test_a_line_of_mooncakes_own_traces_is_a_session_of_its_own(tmp_path: Path) 
         ('{"input_length": 64, "output_length": 1, "hash_ids": [1], "timestamp": 1, "delay": 1}', "not 2"),
         ('{"input_length": 64, "output_length": 1, "hash_ids": [1], "timestamp": -1}', "timestamp=-1"),
         ('{"session_id": "s", "input_length": 64, "output_length": 1, "hash_ids": [1], "delay": 1}', "no timestamp"),
+        ('{"input_length": 64, "output_length": 1, "hash_ids": [18446744073709551616]}', "2\\*\\*64"),
+        ('{"session_id": 5, "input_length": 64, "output_length": 1, "hash_ids": [1], "timestamp": 1}', "session_id=5"),
+        (
+            '{"session_id": "\\ud800", "input_length": 64, "output_length": 1, "hash_ids": [1], "timestamp": 1}',
+            "must be text",
+        ),
         ("", "it has no requests"),
     ],
 )

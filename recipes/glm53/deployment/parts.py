@@ -33,6 +33,7 @@ _Off = BeforeValidator(lambda value: "off" if value is False else value)
 
 _Port = Annotated[int, Field(ge=1024, le=65535)]
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=63)]
+_SlurmName = Annotated[str, Field(pattern=r"^[\w.,@:+-]+$")]  # one word of an #SBATCH line
 _Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 
@@ -237,7 +238,7 @@ class Cluster(Strict):
     rdma: Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[a-z0-9._-]+$")] | None = None
     compute_domain: bool = True
     shared: Path = Path("/shared")
-    partition: str | None = None
-    account: str | None = None
+    partition: _SlurmName | None = None
+    account: _SlurmName | None = None
     hours: Annotated[int, Field(ge=1, le=720)] = 24
     prometheus: Annotated[str, Field(pattern=r"^https?://.+")] = "http://prometheus-operated.monitoring.svc:9090"

@@ -31,30 +31,29 @@ def load(path: Path, pins: Path | None = None) -> Deployment:
     """
     raw = read_yaml(path)
     if pins is not None:
-        raw = _pinned(raw, read_yaml(pins), str(pins))
+        raw = _pinned(raw, read_yaml(pins, f"--pins {pins}"), str(pins))
     return parse(raw, str(path))
 
 
-def read_yaml(path: Path) -> Any:
-    """The plain data in a YAML file; raises `DeploymentError` if it cannot be read."""
+def read_yaml(path: Path, field: str = "file") -> Any:
+    """The plain data in a YAML file; raises `DeploymentError` if it cannot be read. field: what findings call it."""
     try:
         return yaml.load(path.read_text(encoding="utf-8"), _NoDuplicates)
     except OSError as error:
         raise DeploymentError(
-            str(path), [Finding("unreadable", "file", f"{error.strerror or error}.", "Name an existing YAML file.")]
+            str(path), [Finding("unreadable", field, f"{error.strerror or error}.", "Name an existing YAML file.")]
         ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise DeploymentError(
-            str(path), [Finding("not-yaml", "file", f"it is not YAML: {error}.", "Correct the syntax.")]
+            str(path), [Finding("not-yaml", field, f"it is not YAML: {error}.", "Correct the syntax.")]
         ) from error
 
 
 def parse(raw: Any, source: str = "deployment") -> Deployment:
     """Check plain data as `load` does."""
     if not isinstance(raw, dict):
-        raise DeploymentError(
-            source, [Finding("not-a-mapping", "file", f"it holds {type(raw).__name__}.", "Start with 'name: ...'.")]
-        )
+        held = "it is empty" if raw is None else f"it holds a {type(raw).__name__}, and no keys"
+        raise DeploymentError(source, [Finding("not-a-mapping", "file", f"{held}.", "Start with 'name: ...'.")])
     try:
         deployment = Deployment.model_validate(raw)
     except ValidationError as error:
@@ -76,7 +75,7 @@ class _NoDuplicates(yaml.SafeLoader):
 
 
 def _pinned(raw: Any, pins: Any, source: str) -> Any:
-    given = pins if isinstance(pins, dict) else {"file": pins}
+    given = pins if isinstance(pins, dict) else {f"--pins {source}": pins}
     allowed = {"model": {"revision"}, "images": {"digests"}}
     wrong = [
         f"{section}.{key}" if isinstance(keys, dict) else section

@@ -61,9 +61,11 @@ def write(folder: Path, files: Mapping[str, str]) -> list[str]:
 def _earlier(folder: Path) -> dict[str, str]:
     try:
         written = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+        if not isinstance(written, dict):
+            raise ValueError(f"it holds a {type(written).__name__}")
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FolderError(
             f"{folder / MARKER} is damaged ({error}), so that files of glm53 and others cannot be told apart. "
             "Choose another folder with -o, or delete this one."

@@ -172,7 +172,7 @@ def read(path: Path, block: int) -> list[Request]:
     a line that is no request, naming the line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # not at U+2028, which a JSON string may hold
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise TraceError(f"{path}: {why}. Give a JSONL trace, one request a line.") from error
@@ -211,8 +211,10 @@ def _request(line: str, where: str, number: int, block: int) -> Request:
 
     tokens, output = value("input_length", 1), value("output_length", 1)
     hashes = row.get("hash_ids")
-    if not isinstance(hashes, list) or any(type(one) is not int or one < 0 for one in hashes):
-        raise TraceError(f"{where}: hash_ids must be a list of whole numbers, one a block. Correct the line.")
+    if not isinstance(hashes, list) or any(type(one) is not int or not 0 <= one < 1 << 64 for one in hashes):
+        raise TraceError(
+            f"{where}: hash_ids must be a list of whole numbers from 0 to 2**64 - 1, one a block. Correct the line."
+        )
     if len(hashes) != -(-tokens // block):
         raise TraceError(
             f"{where}: {len(hashes)} hash_ids for input_length={tokens}, but blocks of {block} tokens are "
@@ -227,5 +229,9 @@ def _request(line: str, where: str, number: int, block: int) -> Request:
             when[key] = float(given)
     if len(when) != 1:
         raise TraceError(f"{where}: a request has either a timestamp or a delay, not {len(when)} of them. Give one.")
-    session = row.get("session_id", f"line-{number}")
-    return Request(str(session), tokens, output, tuple(hashes), when.get("timestamp"), when.get("delay"))
+    session = row.get("session_id")
+    if session is None:
+        session = f"line-{number}"
+    if not isinstance(session, str) or any("\ud800" <= one <= "\udfff" for one in session):
+        raise TraceError(f"{where}: session_id={session!r} must be text, or left out. Correct the line.")
+    return Request(session, tokens, output, tuple(hashes), when.get("timestamp"), when.get("delay"))

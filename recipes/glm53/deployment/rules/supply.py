@@ -13,6 +13,12 @@ from vllm_blhnc.plan import RELEASES as TESTED_LINES
 
 __all__ = ["PLACEHOLDER", "findings"]
 
+#: What no command line, manifest or line of a script can carry: control characters, line ends, halves of surrogates.
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+#: A folder as an #SBATCH line and a container's mount can name it.
+_FOLDER = re.compile(r"/[\w.,@+~/-]*")
+
 #: What stands for a value that somebody forgot to fill in.
 PLACEHOLDER = re.compile(
     r"<[a-z][\w -]*>|\b(?:my|your)[-_](?:tag|image|registry|model|namespace|token|secret)\b"
@@ -27,7 +33,15 @@ def findings(deployment: Deployment) -> Iterator[Finding]:
     yield from _model(deployment)
     yield from _images(deployment)
     yield from _fabric(deployment)
+    yield from _shared(deployment)
     for field, text in _strings(deployment.model_dump(mode="json"), ""):
+        if found := _UNPRINTABLE.search(text):
+            yield Finding(
+                "unprintable",
+                field,
+                f"{text!r} has {found[0]!r} in it, which no line of a script or manifest can carry.",
+                "Write it as one line of printable characters.",
+            )
         if found := PLACEHOLDER.search(text):
             yield Finding(
                 "placeholder", field, f"{text!r}: {found[0]!r} stands for a value.", "Write the value itself."
@@ -60,6 +74,17 @@ def _fabric(deployment: Deployment) -> Iterator[Finding]:
             "cluster.rdma",
             "pods get no network device, so that NIXL cannot reach the other node, or would by TCP.",
             "Name the cluster's resource for RDMA devices, such as rdma/ib.",
+        )
+
+
+def _shared(deployment: Deployment) -> Iterator[Finding]:
+    shared = str(deployment.cluster.shared)
+    if "slurm" in deployment.targets and not _FOLDER.fullmatch(shared):
+        yield Finding(
+            "shared-folder",
+            "cluster.shared",
+            f"{shared!r} is no folder that a line of #SBATCH and a container's mount can name.",
+            "Give an absolute path of letters, digits and . , @ + ~ _ - only.",
         )
 
 
