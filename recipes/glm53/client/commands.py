@@ -134,7 +134,13 @@ class _Printer:
 
 
 def _message(given: str | None) -> str:
-    text = sys.stdin.read() if given in (None, "-") else given
+    try:
+        text = sys.stdin.read() if given in (None, "-") else given
+        (text or "").encode()
+    except UnicodeError as error:
+        raise Problem(
+            f"the message is not UTF-8 ({error}). Convert it first, as with iconv -t utf-8.", USAGE
+        ) from error
     if not text or not text.strip():
         raise Problem("the message is empty. Give it as an argument, or on standard input.", USAGE)
     return text
@@ -145,7 +151,7 @@ def _tools(path: Path | None) -> list[Any] | None:
         return None
     try:
         tools = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Problem(f"--tools {path} cannot be read as JSON ({error}). Give a list of tools.", USAGE) from error
     if not isinstance(tools, list):
         raise Problem(f'--tools {path} holds no list. Write [{{"type": "function", ...}}].', USAGE)

@@ -21,6 +21,9 @@ FAILED, USAGE, BUSY = 1, 2, 3
 #: Answers that say "not now", from which a later try can differ. 529 is Dynamo's own "all workers are full".
 RETRIABLE = frozenset({408, 429, 502, 503, 504, 529})
 
+#: Variables from which httpx takes whom to trust.
+_AUTHORITIES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+
 _FULL = frozenset({429, 503, 529})
 
 
@@ -51,16 +54,34 @@ class Server:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Arguments of an httpx client: proxies of the environment, but none on the way to this machine."""
-        return {"headers": self.headers, "trust_env": not _is_here(self.url), "verify": httpx.create_ssl_context()}
+        """Arguments of an httpx client: proxies of the environment, but none on the way to this machine.
+
+        Raises Problem if the authority's certificates cannot be read.
+        """
+        try:
+            trusted = httpx.create_ssl_context()
+        except OSError as error:
+            given = [f"{name}={os.environ[name]}" for name in _AUTHORITIES if os.environ.get(name)]
+            raise Problem(
+                f"{', '.join(given) or 'the certificates of httpx'}: no certificates can be read from there ({error}). "
+                "Name a file in PEM format, or unset it.",
+                USAGE,
+            ) from error
+        return {"headers": self.headers, "trust_env": not _is_here(self.url), "verify": trusted}
 
 
 def find_server(url: str | None, run_dir: Path) -> Server:
     """The server at `url`, or else the deployment that runs in `run_dir`; the key is OPENAI_API_KEY's.
 
-    Raises Problem if there is neither, or the URL is none.
+    Raises Problem if there is neither, the URL is none, or the key cannot be sent.
     """
     key = os.environ.get("OPENAI_API_KEY") or None
+    if key and not (key.isascii() and key.isprintable()):
+        raise Problem(
+            "OPENAI_API_KEY has a character that no header can carry, such as a line end or an accented letter. Set it "
+            "to the key alone.",
+            USAGE,
+        )
     if url is None:
         state = State.read(run_dir.resolve())
         if state is None:
