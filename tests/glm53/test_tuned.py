@@ -165,6 +165,28 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("section", "value", "field"),
+    [
+        ("model", ["a"], "model"),
+        ("model", {"weights": "nvfp4"}, "model.served_name"),
+        ("engine", 5, "engine"),
+        ("engine", {"max_model_len": "long"}, "engine.max_model_len"),
+        ("capacity", "reserved", "capacity"),
+    ],
+)
+def test_a_base_whose_sections_are_of_another_type_has_findings(
+    section: str, value: Any, field: str, tmp_path: Path
+) -> None:
+    base = tmp_path / "base.yaml"
+    base.write_text(yaml.safe_dump(yaml.safe_load(BASE.read_text()) | {section: value}))
+    code, said = _tuned(_adapter(tmp_path / "a"), tmp_path / "out", "--base", str(base))
+
+    assert code == 1, said
+    assert f"{field}: " in said
+    assert not (tmp_path / "out").exists()
+
+
 def test_options_that_cannot_be_are_two(tmp_path: Path) -> None:
     folder = _checkpoint(tmp_path / "a")
 

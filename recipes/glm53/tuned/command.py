@@ -95,13 +95,19 @@ def _recipe(raw: Any, found: Tuned, served: str, target: Target) -> dict[str, An
     if not isinstance(raw, dict):
         raise DeploymentError("--base", [Finding("not-a-mapping", "file", "it is no recipe.", "Name a recipe.")])
     data = dict(raw)
+    if wrong := [key for key in ("model", "engine", "capacity") if not isinstance(data.get(key) or {}, dict)]:
+        fix = "Write it as keys and values."
+        raise DeploymentError(
+            "--base", [Finding("bad-value", key, f"{data[key]!r} is no section.", fix) for key in wrong]
+        )
     model = {key: value for key, value in (data.get("model") or {}).items() if key not in ("repository", "revision")}
     data["model"] = {key: value for key, value in (model | found.overrides["model"]).items() if value is not None}
-    if found.adapter and data["model"]["served_name"] == served:
+    if found.adapter and data["model"].get("served_name") == served:
         data["model"]["served_name"] = f"{served}-base"
     data["engine"] = (data.get("engine") or {}) | found.overrides["engine"]
-    if found.longest:
-        data["engine"]["max_model_len"] = min(found.longest, data["engine"].get("max_model_len", found.longest))
+    given = data["engine"].get("max_model_len", found.longest)
+    if found.longest and isinstance(given, int):  # anything else is a finding
+        data["engine"]["max_model_len"] = min(found.longest, given)
     priority = (data.get("capacity") or {}).get("priority")
     data["capacity"] = {"policy": "reserved"} | ({} if priority is None else {"priority": priority})
     data["targets"] = [target]
