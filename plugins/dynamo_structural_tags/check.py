@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ __all__ = ["Vocabulary", "add_command", "report"]
 UNREADABLE = 2
 
 _BYTES = 256
+_CONTROLS = re.compile("[\0-\x1f\x7f-\x9f]")
 #: For the tags of one request; tools that are left then fall to their names, as in a server.
 _MOST_SECONDS = 60
 _FILES = "a UTF-8 file of JSON with OpenAI's tools, an object with them under 'tools', an MCP tools/list, or one schema"
@@ -74,7 +76,8 @@ def _served(tools: list[Tool], family: str, compiled: Callable[[dict[str, Any]],
 
 
 def _entry(tool: Tool, served: BuiltTool | None, seconds: float, family: str, *, twice: bool) -> dict[str, Any]:
-    found, properties = normalise(tool.parameters, strict=tool.strict, arguments=True), None
+    parameters = {} if tool.parameters is None else tool.parameters  # a tool without any, as in a request
+    found, properties = normalise(parameters, strict=tool.strict, arguments=True), None
     if isinstance(tool.parameters, dict):
         properties = tool.parameters.get("properties")
     messages = [*found.messages, *_of_the_tag(found, served, family, twice=twice)]
@@ -121,7 +124,7 @@ def _text(checked: dict[str, Any]) -> str:
     lines.append(
         f"times: tools to a compiled tag, {vocabulary['tokens']} tokens of {vocabulary['source']}, first request"
     )
-    return "\n".join(lines)
+    return "\n".join(map(_line, lines))
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -152,7 +155,12 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _refuse(text: str) -> None:
-    print(_printable(text), file=sys.stderr)
+    print(_printable(_line(text)), file=sys.stderr)
+
+
+def _line(text: str) -> str:
+    """The text with characters escaped that would end the line or command the terminal."""
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def _printable(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 
 from dynamo_structural_tags import check, doctor, probe, processes
@@ -27,7 +28,7 @@ Exit status: 0 nothing to do, 1 a warning or an error, 2 the endpoint at --url c
 
 def _doctor(arguments: argparse.Namespace) -> int:
     found = doctor.diagnose([] if arguments.no_processes else processes.find())
-    if arguments.url:
+    if arguments.url is not None:
         found += probe.probe(arguments.url, timeout=arguments.timeout)
     code = doctor.status(found)
     if arguments.json:
@@ -56,7 +57,16 @@ def main(argv: list[str] | None = None) -> int:
     look.add_argument("--json", action="store_true", help="print the findings as JSON")
     look.set_defaults(run=_doctor)
     arguments = parser.parse_args(argv)
-    return int(arguments.run(arguments))
+    try:
+        code = int(arguments.run(arguments))
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads the output has seen enough, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return code
 
 
 if __name__ == "__main__":

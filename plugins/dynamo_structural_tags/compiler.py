@@ -17,6 +17,10 @@ __all__ = [
 ]
 
 
+#: No vocabulary has as many tokens; a file that says so would take all memory.
+_MOST_TOKENS = 10_000_000
+
+
 class CompilerMissing(RuntimeError):
     """xgrammar cannot be imported, or a vocabulary cannot be read."""
 
@@ -97,22 +101,24 @@ def vocabulary_of(tokenizer_json: str) -> list[bytes]:
     Raises:
         CompilerMissing: the file is unreadable or holds no vocabulary.
     """
+    table = _byte_letters()
     try:
         with open(tokenizer_json, encoding="utf-8") as file:
             document = json.load(file)
         vocabulary = document["model"]["vocab"]
         added = {token["content"]: token["id"] for token in document.get("added_tokens", [])}
-        size = max([*vocabulary.values(), *added.values()]) + 1
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        places = [*vocabulary.values(), *added.values()]
+        if odd := [place for place in places if not isinstance(place, int) or not 0 <= place < _MOST_TOKENS]:
+            raise ValueError(f"a token with the id {odd[0]!r:.60}")
+        tokens = [b"<unused>"] * (max(places) + 1)
+        for text, place in vocabulary.items():
+            tokens[place] = bytes(table[c] for c in text) if all(c in table for c in text) else text.encode()
+        for text, place in added.items():
+            tokens[place] = text.encode()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CompilerMissing(
             f"vocabulary={tokenizer_json}: {error!r}; expected a tokenizer.json with model.vocab, or leave --vocab out"
         ) from error
-    table = _byte_letters()
-    tokens = [b"<unused>"] * size
-    for text, place in vocabulary.items():
-        tokens[place] = bytes(table[c] for c in text) if all(c in table for c in text) else text.encode()
-    for text, place in added.items():
-        tokens[place] = text.encode()
     return tokens
 
 

@@ -283,7 +283,8 @@ class _Builder:
             shapes = read_shapes({})
         trigger = self.family.trigger
         marker = trigger[trigger.rfind(trigger[0]) :]  # as `Markers` wants it
-        values = JsonValues(rules, Markers((marker,)), shapes, self.answer_strict)
+        # One of a single character tells calls at the very beginning only.
+        values = JsonValues(rules, Markers((marker,) * (len(marker) > 1)), shapes, self.answer_strict)
         return f'"\\n"? {values.value(shapes.shape)}'
 
 

@@ -30,6 +30,16 @@ _log = logging.getLogger(__name__)
 Compile = Callable[[dict[str, Any]], Any]
 """Compiles a JSON Schema; raises whatever xgrammar raises."""
 
+#: One of these tells a schema from other objects.
+_KEYWORDS = frozenset((
+    "$schema", "$id", "$ref", "$dynamicRef", "$recursiveRef", "$anchor", "$defs", "definitions", "title",
+    "description", "type", "enum", "const", "anyOf", "oneOf", "allOf", "not", "if", "properties", "required",
+    "additionalProperties", "patternProperties", "propertyNames", "minProperties", "maxProperties",
+    "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties", "items", "prefixItems",
+    "minItems", "maxItems", "uniqueItems", "contains", "pattern", "format", "minLength", "maxLength", "minimum",
+    "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "nullable", "default", "examples",
+))  # fmt: skip
+
 ANY_OBJECT: dict[str, Any] = {"type": "object", "additionalProperties": True}
 
 
@@ -195,7 +205,7 @@ def read_tools(document: Any) -> list[Tool]:
         document = (
             [document]
             if isinstance(one, Mapping) and isinstance(one.get("name"), str)
-            else [{"name": "schema", "parameters": document}]
+            else [{"name": "schema", "parameters": _schema_alone(document)}]
         )
     if document == []:
         raise ValueError("tools=[]: there is nothing to look at; expected a list with at least one tool")
@@ -203,6 +213,17 @@ def read_tools(document: Any) -> list[Tool]:
         kind = type(document).__name__
         raise ValueError(f"tools={kind}: expected a list of tools, an object with one under 'tools', or a JSON Schema")
     return [_tool(entry, place) for place, entry in enumerate(document)]
+
+
+def _schema_alone(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The document, if it can be meant as a JSON Schema: anything is one, but nothing would be enforced of it."""
+    if document and _KEYWORDS.isdisjoint(document):
+        keys = ", ".join(map(repr, document))[:100]
+        raise ValueError(
+            f"tools=object with {keys}: no keyword of JSON Schema; expected a list of tools, an object with one under "
+            f"'tools', or a JSON Schema"
+        )
+    return document
 
 
 def _tool(entry: Any, place: int) -> Tool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -13,6 +14,8 @@ from dynamo_structural_tags.metrics import FIGURES
 
 __all__ = ["probe"]
 
+#: What an address that is none, a server of something else, and JSON of another form raise.
+_NO_ANSWER = (OSError, http.client.HTTPException, ValueError, KeyError, IndexError, TypeError, AttributeError)
 _WORD = "zq7-ack-4e1f"
 _TOOL = "doctor_probe"
 _SCHEMA = {
@@ -28,18 +31,18 @@ def probe(url: str, *, timeout: float = 120) -> Iterator[Finding]:
     try:
         model = _get(f"{base}/v1/models", timeout)["data"][0]["id"]
         answer = _get(f"{base}/v1/chat/completions", timeout, _request(model))
-        choice = answer["choices"][0]
+        judged = _judged(answer["choices"][0])
     except urllib.error.HTTPError as error:
         body = " ".join(error.read().decode("utf-8", "replace").split())[:300]
         fix = "correct the address; if this request alone is refused, look at the worker's log"
         yield Finding("endpoint", "error", f"{error.url}: HTTP {error.code}: {body}", "an answer", fix)
         return
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+    except _NO_ANSWER as error:
         fix = "start it, or correct --url; it is the address without /v1"
         yield Finding("endpoint", "error", f"{base}: {error!r}", "an OpenAI endpoint with a model", fix)
         return
     yield Finding("endpoint", "ok", f"{base} serves {model}")
-    yield _judged(choice)
+    yield judged
     yield from _metrics(base, timeout)
 
 
@@ -84,7 +87,7 @@ def _metrics(base: str, timeout: float) -> Iterator[Finding]:
     try:
         with urllib.request.urlopen(f"{base}/metrics", timeout=timeout) as response:
             lines = response.read().decode("utf-8", "replace").splitlines()
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         yield Finding("metrics", "note", f"{base}/metrics: {error}")
         return
     names = tuple(f"{figure.name}_total" for figure in FIGURES if figure.kind == "counter")

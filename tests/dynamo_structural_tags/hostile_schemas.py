@@ -53,6 +53,10 @@ HOSTILE: dict[str, Any] = {
         "$schema": 1, "$defs": 3, "const": {"a": [None]}, "multipleOf": 0,
     },
     "numbers that are none": {"type": "number", "minimum": float("nan"), "const": float("inf")},
+    "numbers of 400 digits": {
+        "type": ["integer", "number", "string"], "minimum": 10**400, "exclusiveMaximum": -(10**400),
+        "multipleOf": 10**400, "minLength": 10**400, "enum": ["-" + "9" * 400, "9" * 5000, 10**400],
+    },
     "lone surrogates": {"type": "object", "properties": {"\ud800": {"const": "\udfff"}}, "required": ["\ud800"]},
     "a literal nested 800 deep": {"const": _nested(800, lambda s: [s])},
     "no schema": None,

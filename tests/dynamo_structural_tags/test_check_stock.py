@@ -64,6 +64,13 @@ def _tool(parameters: Any, name: str = "t") -> dict[str, Any]:
         ([_tool(EXACT, "<tool_call>")], (), 1),
         ([_tool(EXACT, "\ud800")], (), 1),
         ([_tool(EXACT), _tool(EXACT)], ("--strict",), 1),
+        ([{"name": "no_parameters"}, _tool(None)], ("--strict",), 0),
+        ([_tool({"type": "object", "properties": {"q": {"type": "integer", "minimum": 10**400}}})], (), 0),
+        ({"jsonrpc": "2.0", "id": 1, "error": {"code": -32600, "message": "no"}}, (), 2),
+        ({"model": "m", "messages": []}, (), 2),
+        ({"functions": [{"name": "t"}]}, (), 2),
+        ({}, (), 0),
+        ({"description": "anything"}, (), 0),
         ([_tool({"type": "object", "properties": {"\ud800": {"enum": ["\udfff"]}}})], (), 0),
     ],
 )
@@ -71,6 +78,32 @@ def test_the_exit_status_tells_what_was_found(
     tmp_path: Path, tools: Any, options: tuple[str, ...], status: int
 ) -> None:
     assert _checked(tmp_path, tools, *options) == status
+
+
+@pytest.mark.parametrize(
+    "vocabulary",
+    [
+        {"model": {"vocab": {"a": 0, "b": -5}}},
+        {"model": {"vocab": {"a": 1.5}}},
+        {"model": {"vocab": {"a": 3_000_000_000}}},
+        {"model": {"vocab": {"a": 0}}, "added_tokens": [{"content": 5, "id": 1}]},
+        {"model": {"vocab": {"\ud800": 0}}},
+    ],
+)
+def test_a_vocabulary_with_odd_tokens_is_refused_by_the_file_that_has_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], vocabulary: Any
+) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(vocabulary), "utf-8")
+
+    assert _checked(tmp_path, [_tool(EXACT)], "--vocab", str(file)) == 2
+    assert f"vocabulary={file}: " in capsys.readouterr().err
+
+
+def test_a_name_cannot_command_the_terminal_or_begin_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _checked(tmp_path, [_tool(EXACT, "\x1b[2Jx\nt: exact")]) == 0
+
+    assert capsys.readouterr().out.splitlines()[0].startswith("\\x1b[2Jx\\x0at: exact: ")
 
 
 def test_json_holds_verdicts_per_tool_and_parameter_and_the_compile_time(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.server
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -263,6 +265,32 @@ def test_an_endpoint_that_refuses_or_is_not_there_is_status_2(capsys: pytest.Cap
     last = printed["findings"][-1]
     assert (last["code"], last["level"]) == ("endpoint", "error")
     assert last["fix"]
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:port", "http://a b", ""])
+def test_an_address_that_is_none_is_status_2(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--no-processes", "--url", url, "--json"]) == 2
+
+    assert json.loads(capsys.readouterr().out)["findings"][-1]["code"] == "endpoint"
+
+
+@pytest.mark.parametrize("choice", ["text", {"message": "text"}, {"message": {"tool_calls": [1]}}])
+def test_an_answer_of_another_form_is_told(choice: Any) -> None:
+    with _endpoint(choice) as url:
+        (found,) = probe(url, timeout=10)
+
+    assert (found.code, found.level) == ("endpoint", "error")
+
+
+def test_a_reader_that_has_seen_enough_gets_no_traceback() -> None:
+    command = [sys.executable, "-m", "dynamo_structural_tags.cli", "doctor", "--no-processes"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+
+        assert process.stderr.read() == b""
+        assert process.wait() == 141
 
 
 def test_the_help_teaches_and_the_page_has_every_code(capsys: pytest.CaptureFixture[str]) -> None:

@@ -179,3 +179,9 @@ def test_every_family_names_its_source_and_what_begins_a_call(family: str) -> No
     assert made.source
     assert made.trigger
     assert made.trigger not in made.text_markers
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("types", [["integer", "string"], "number", "string"])
+def test_a_listed_text_of_400_digits_is_a_text(family: str, types: Any) -> None:
+    assert _made(family, {"a": {"enum": ["-" + "9" * 400, "9" * 400], "type": types}, "b": {}}).name == "t"

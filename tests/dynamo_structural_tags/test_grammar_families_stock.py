@@ -213,6 +213,13 @@ def test_the_choice_of_tools_decides_which_calls_may_come(matcher: Matcher, fami
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_an_answer_may_follow_a_schema_where_no_tool_is_called(matcher: Matcher, family: str) -> None:
+    texts = (turn_text(family, ("run", {"cmd": "ls"})), '{"x": ["a"]}', "Hello")
+
+    assert _accepts(matcher, family, [RUN], *texts, response_format={"type": "json_object"}) == [True, True, False]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_the_grammar_begins_behind_the_reasoning_or_holds_it(matcher: Matcher, family: str) -> None:
     call, end = turn_text(family, ("run", {"cmd": "ls"})), KNOWN[family].think_end
     texts = (f"I think{end}{call}", f"{end}Hi", call, f"plan: {call} maybe{end}Hi")

@@ -71,7 +71,7 @@ def _number(text: str) -> Any:
         number = int(text) if _INTEGER.fullmatch(text) else float(text)
     except ValueError:
         return text
-    return number if "_" not in text and math.isfinite(number) else text
+    return number if "_" not in text and (isinstance(number, int) or math.isfinite(number)) else text
 
 
 def _json(text: str) -> Any:

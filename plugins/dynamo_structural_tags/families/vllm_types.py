@@ -57,7 +57,7 @@ def read_as(text: str, types: Iterable[str]) -> Any:
             number = convert(text) if kind in kinds else math.nan
         except ValueError:
             continue
-        if math.isfinite(number):
+        if isinstance(number, int) or math.isfinite(number):
             return int(number) if number == int(number) else number
     if "boolean" in kinds and text.lower().strip() in ("true", "1", "false", "0"):
         return text.lower().strip() in ("true", "1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -29,6 +30,9 @@ def number(schema: Mapping[str, Any], keyword: str, note: Note) -> Fraction | No
     """A numeric keyword; None if absent or no finite number."""
     value = schema.get(keyword)
     if value is None or isinstance(value, bool):
+        return None
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        note(keyword, Verdict.RELAXED, "a number of more than 308 digits: ignored")
         return None
     if not isinstance(value, int | float) or not math.isfinite(value):
         note(keyword, Verdict.RELAXED, f"{value!r:.60} is no number: ignored")
