@@ -120,6 +120,8 @@ def test_serverless_capacity_of_the_base_is_not_taken_over(tmp_path: Path) -> No
         ({"num_hidden_layers": 47}, "num_hidden_layers=47"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantized as 'awq"),
         ({"quantization_config": None, "dtype": "float32"}, "dtype='float32'"),
+        ({"quantization_config": 5}, "quantization_config=5 is no object"),
+        ({"max_position_embeddings": "long"}, "max_position_embeddings='long'"),
         ({"template": False}, "no chat template"),
     ],
 )
@@ -163,6 +165,29 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     for name in ("empty", "torn", "adapter", "absent"):
         assert _tuned(tmp_path / name, tmp_path / "out")[0] == 2
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff" * 9, b"\2" + b"\0" * 7 + b"5 ", b'\5\0\0\0\0\0\0\0{"a":'],
+    ids=["empty", "long", "5", "cut"],
+)
+def test_weights_that_were_copied_in_part_are_named(content: bytes, tmp_path: Path) -> None:
+    folder = _checkpoint(tmp_path / "a")
+    (folder / "model.safetensors").write_bytes(content)
+    code, said = _tuned(folder, tmp_path / "out")
+
+    assert code == 2, said
+    assert "model.safetensors has no header of safetensors" in said
+
+
+def test_an_index_without_a_map_is_named(tmp_path: Path) -> None:
+    folder = _checkpoint(tmp_path / "a")
+    (folder / "model.safetensors.index.json").write_text("{}")
+    code, said = _tuned(folder, tmp_path / "out")
+
+    assert code == 2, said
+    assert "weight_map" in said
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,12 @@ def read(folder: Path, name: str, repository: str, mount: str) -> Tuned:
         "model": {"path": f"checkpoints/{name}", "served_name": name, "weights": _weights(folder, config)},
         "engine": engine,
     }
-    return Tuned(f"checkpoints/{name}", overrides, config.get("max_position_embeddings"), tuple(notes))
+    longest = config.get("max_position_embeddings")
+    if longest is not None and not isinstance(longest, int):
+        raise ModelError(
+            f"{folder}/config.json: max_position_embeddings={longest!r} is no whole number. Correct or remove it."
+        )
+    return Tuned(f"checkpoints/{name}", overrides, longest, tuple(notes))
 
 
 def _adapter(folder: Path, name: str, repository: str, mount: str) -> Tuned:
@@ -118,6 +123,8 @@ def _weights(folder: Path, config: dict[str, Any]) -> str:
         if dtype == "bfloat16":
             return "bf16"
         raise ModelError(f"{folder}/config.json: dtype={dtype!r} without quantization; bfloat16 is served.")
+    if not isinstance(stored, dict):
+        raise ModelError(f"{folder}/config.json: quantization_config={stored!r} is no object. Give a complete folder.")
     said = " ".join(str(stored.get(key, "")) for key in ("quant_method", "quant_algo", "format")).lower()
     for kind in ("nvfp4", "fp8"):
         if kind in said:
@@ -132,19 +139,25 @@ def _tensors(folder: Path) -> set[str]:
     """Names of all tensors, from the index or from the header of each file."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        return set(_json(index)["weight_map"])
+        placed = _json(index).get("weight_map")
+        if not isinstance(placed, dict):
+            raise ModelError(f"{index}: weight_map={placed!r} is no object. Give a complete folder.")
+        return set(placed)
     names: set[str] = set()
     for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))  # safetensors: the header's length, then JSON
-            names |= json.loads(file.read(length)).keys()
+        try:
+            with path.open("rb") as file:
+                (length,) = struct.unpack("<Q", file.read(8))  # safetensors: the header's length, then JSON
+                names |= dict(json.loads(file.read(min(length, path.stat().st_size)))).keys()
+        except (struct.error, ValueError, TypeError, RecursionError) as error:
+            raise ModelError(f"{path} has no header of safetensors ({error}). Copy it again, whole.") from error
     return names
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read as JSON ({error}). Give a complete folder.") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path} holds a {type(value).__name__}, not an object. Give a complete folder.")
