@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -17,6 +15,7 @@ from rl_capture import parquet
 from rl_capture.files import CLOSED
 from rl_capture.reading import Unreadable, faults, files, records
 from rl_capture.record import line
+from rl_capture.whole_file import whole_file
 
 __all__ = ["main"]
 
@@ -142,16 +141,11 @@ def _short(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _jsonl(chosen: Iterable[dict[str, Any]], path: Path) -> int:
-    part, written = path.with_name(f"{path.name}.part"), 0
-    try:
-        with part.open("wb") as file:
-            for record in chosen:
-                file.write(line(record))
-                written += 1
-        os.replace(part, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            part.unlink()
+    written = 0
+    with whole_file(path) as part, part.open("wb") as file:
+        for record in chosen:
+            file.write(line(record))
+            written += 1
     return written
 
 

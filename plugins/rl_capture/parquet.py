@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from rl_capture.whole_file import whole_file
 
 __all__ = ["COLUMNS", "NoPyarrow", "write"]
 
@@ -66,16 +66,14 @@ def write(records: Iterable[dict[str, Any]], path: Path) -> int:
             "--to jsonl works without."
         ) from error
     schema = pyarrow.schema([(name, _type(pyarrow, kind)) for name, kind in COLUMNS.items()])
-    part, written = path.with_name(f"{path.name}.part"), 0
-    try:
-        with pyarrow.parquet.ParquetWriter(part, schema, compression="zstd") as writer:
-            for batch in _batches(map(row, records)):
-                writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
-                written += len(batch)
-        os.replace(part, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            part.unlink()
+    written = 0
+    with (
+        whole_file(path) as part,
+        pyarrow.parquet.ParquetWriter(part, schema, compression="zstd") as writer,
+    ):
+        for batch in _batches(map(row, records)):
+            writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
+            written += len(batch)
     return written
 
 

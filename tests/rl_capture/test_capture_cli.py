@@ -72,6 +72,7 @@ def test_export_joins_all_files_and_leaves_others_alone(folder: Path, tmp_path: 
 
     assert main(["export", str(folder), "-o", str(out)]) == 0
     assert [json.loads(text)["request"] for text in out.read_text().splitlines()] == [f"cmpl-{n}" for n in range(6)]
+    assert out.stat().st_mode & 0o777 == 0o600  # as the records themselves
     before = out.read_bytes()
     assert main(["export", str(folder), "-o", str(out)]) == 2
     assert out.read_bytes() == before
