@@ -3,14 +3,14 @@
 Every connector serves the same small GLM-shaped model in a process of its own, on a master and pool of its own:
 
 - cold and hit: one prompt on an idle engine, computed and then loaded from the store.
-- full batch: a prompt that uses every token of several steps, and four prompts queued behind it that are in the store.
+- full batch: a prompt that uses every token of several steps, and eight prompts queued behind it that are in the store.
   Waits are counted from their arrival, and from the end of the first prompt, when their turn comes.
 - faults: a request decodes while another arrives each second; then the master is killed.
 
 ``--delay`` adds seconds to every get of a store, as a larger block or a slower network would: on this small model a
 load takes a hundredth of a step, on GPUs several steps.
 
-Usage: ``python benchmarks/tier_offload.py [--json] [--delay S] [--only NAME ...]``
+Usage: ``python benchmarks/tier_offload.py [--json] [--delay S] [--only NAME ...] [--no-faults]``
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ from mooncake_tier.network import free_port
 from mooncake_tier.node import Node
 from mooncake_tier.settings import NodeSettings
 
-CHUNK, PROMPT, BUDGET, BATCH_STEPS, TOKENS = 128, 1000, 256, 8, 400
+CHUNK, BUDGET, BATCH_STEPS, TOKENS = 128, 256, 8, 400
+#: Seven chunks and a turn's own tokens: 4 % of the prompt, as of agents that append 6,000 to 140,000.
+PROMPT = 7 * CHUNK + 36
+#: Requests in the queue behind the full batch.
+WAITING = 8
 NAMES = ("no tier", "ours", "ours, no prefetch", "stock offload, files", "stock store connector")
 
 
@@ -152,7 +156,7 @@ class Clocked:
             getattr(offloading.manager, "on_reset_flushed", lambda: None)()
 
 
-def measure(name: str, model: str, delay: float, folder: Path, node: Node) -> dict[str, Any]:
+def measure(name: str, model: str, delay: float, folder: Path, node: Node, with_faults: bool) -> dict[str, Any]:
     """All figures of one connector, in seconds; needs an engine's process of its own."""
     from vllm import LLM
 
@@ -168,13 +172,13 @@ def measure(name: str, model: str, delay: float, folder: Path, node: Node) -> di
     )
     engine = Clocked(llm)
     found: dict[str, Any] = {}
-    prompts = [prompt(PROMPT, seed) for seed in range(6)]
+    prompts = [prompt(PROMPT, seed) for seed in range(WAITING + 1)]
     engine.add("warm up", prompt(PROMPT, 50), 4)  # also opens the store
     engine.run()
     for number, ids in enumerate(prompts):
         engine.add(f"cold {number}", ids, 1)
         engine.run()
-    found["cold"] = statistics.median(engine.first(f"cold {number}") for number in range(6))
+    found["cold"] = statistics.median(engine.first(f"cold {number}") for number in range(WAITING + 1))
     time.sleep(2)
     engine.forget()
     slow_down(llm, name, delay)
@@ -183,13 +187,14 @@ def measure(name: str, model: str, delay: float, folder: Path, node: Node) -> di
     found["hit"] = engine.first("hit")
     engine.add("running", prompt(BATCH_STEPS * BUDGET, 60), 1)
     engine.run(lambda: bool(_scheduler(llm).running))
-    for number in range(1, 5):
+    for number in range(1, WAITING + 1):
         engine.add(f"waiting {number}", prompts[number], 1)
     engine.run()
     turn = engine.times["running"][1]
-    found["waited"] = [engine.first(f"waiting {number}") for number in range(1, 5)]
-    found["after its turn"] = [engine.times[f"waiting {number}"][1] - turn for number in range(1, 5)]
-    found |= faults(engine, node)
+    found["waited"] = [engine.first(f"waiting {number}") for number in range(1, WAITING + 1)]
+    found["after its turn"] = [engine.times[f"waiting {number}"][1] - turn for number in range(1, WAITING + 1)]
+    if with_faults:
+        found |= faults(engine, node)
     llm.llm_engine.engine_core.shutdown()
     return found
 
@@ -226,6 +231,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--delay", type=float, default=1.0, help="seconds added to each get")
     parser.add_argument("--only", nargs="*", choices=NAMES, default=NAMES, help="connectors to measure")
+    parser.add_argument("--no-faults", action="store_true", help="leave out what a dead master does")
     parser.add_argument("--child", nargs=2, metavar=("NAME", "MODEL"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
@@ -241,7 +247,10 @@ def main() -> None:
             node.start()
             try:
                 print(
-                    "RESULT " + json.dumps(measure(given.child[0], given.child[1], given.delay, Path(folder), node)),
+                    "RESULT "
+                    + json.dumps(
+                        measure(given.child[0], given.child[1], given.delay, Path(folder), node, not given.no_faults)
+                    ),
                     flush=True,
                 )
             finally:
@@ -261,6 +270,7 @@ def main() -> None:
         make(Path(folder) / "model", context=4096)
         for name in given.only:
             command = [sys.executable, __file__, "--delay", str(given.delay), "--child", name, f"{folder}/model"]
+            command += ["--no-faults"] * given.no_faults
             done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
             results = [line[7:] for line in done.stdout.splitlines() if line.startswith("RESULT ")]
             if not results:
@@ -269,17 +279,21 @@ def main() -> None:
     if given.json:
         print(json.dumps(report, indent=1))
         return
-    print(
-        f"{'':24}{'cold':>7}{'hit':>7}  {'queued: first, last':>20}  {'after its turn':>16}  gap well, killed (longest)"
-    )
+    print(f"{'':24}{'cold':>7}{'hit':>7}  {'queued: first, median, last':>27}  {'after its turn':>23}")
     for name, one in report.items():
-        well, killed = one["well"], one["master killed"]
-        print(
-            f"{name:24}{one['cold']:7.2f}{one['hit']:7.2f}  {one['waited'][0]:11.2f}, {one['waited'][-1]:7.2f}"
-            f"  {one['after its turn'][0]:8.2f}, {one['after its turn'][-1]:6.2f}  {well['median gap']:.3f}, "
-            f"{killed['median gap']:.3f} ({well['longest gap']:.2f}, {killed['longest gap']:.2f}); new request "
-            f"{well['longest first token']:.2f}, {killed['longest first token']:.2f}"
-        )
+        spans = (f"{_span(one[key]):>{width}}" for key, width in (("waited", 27), ("after its turn", 23)))
+        print(f"{name:24}{one['cold']:7.2f}{one['hit']:7.2f}  {'  '.join(spans)}")
+    for name, one in report.items():
+        for state in ("well", "master killed") if "well" in one else ():
+            seen = one[state]
+            print(
+                f"{name}, {state}: median gap {seen['median gap']:.3f}, longest {seen['longest gap']:.2f}, "
+                f"longest first token of a new request {seen['longest first token']:.2f}"
+            )
+
+
+def _span(values: list[float]) -> str:
+    return f"{values[0]:.2f}, {statistics.median(values):.2f}, {values[-1]:.2f}"
 
 
 if __name__ == "__main__":
