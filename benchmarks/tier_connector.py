@@ -22,22 +22,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tier_rig import ENVIRONMENT, prompt
+
 from mooncake_tier.network import free_port
 from mooncake_tier.node import Node
 from mooncake_tier.settings import NodeSettings
 
 WAYS = {"none": "no tier", "stock": "vLLM's MooncakeStoreConnector", "tier": "TierStoreConnector"}
-ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_DSA": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_NO_USAGE_STATS": "1",
-}
-
-
 #: Tokens of the requests that arrive when the master is dead: so few that computing them is a short step.
 _SHORT = 130
 
@@ -100,14 +91,7 @@ class Engine:
 
 def prompts(count: int, length: int, seed: int) -> list[list[int]]:
     """Prompts of byte tokens without a pattern."""
-    state, found = 12345 + seed, []
-    for _ in range(count):
-        ids = []
-        for _ in range(length):
-            state = (state * 1103515245 + 12345) % (1 << 31)
-            ids.append(state >> 16 & 0xFF)
-        found.append(ids)
-    return found
+    return [prompt(length, 1000 * seed + number) for number in range(count)]
 
 
 def measure(way: str, model: str, master: str, master_pid: int, count: int, length: int) -> dict[str, Any]:

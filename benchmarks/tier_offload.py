@@ -29,6 +29,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import tier_rig
+from tier_rig import prompt
+
 from mooncake_tier.network import free_port
 from mooncake_tier.node import Node
 from mooncake_tier.settings import NodeSettings
@@ -66,21 +69,15 @@ def transfer(name: str, node: NodeSettings, folder: Path) -> dict[str, Any] | No
             "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": {},
         }
+    if name.startswith("ours"):
+        section = {"master": node.store.master, "prefetch": name == "ours", "load_threads": 4}
+        return tier_rig.transfer("offload", section, 256 << 20)
     extra: dict[str, Any] = {
         "spec_name": "CpuTieringSpec",
         "spec_module_path": "mooncake_tier.cpu_platform",
         "cpu_bytes_to_use": 256 << 20,
         "block_size": CHUNK,
     }
-    if name.startswith("ours"):
-        extra["secondary_tiers"] = [{"type": "MooncakeTier", "module_path": "mooncake_tier.tier"}]
-        extra["mooncake_tier"] = {"master": node.store.master, "prefetch": name == "ours", "load_threads": 4}
-        return {
-            "kv_connector": "PrefetchOffloadingConnector",
-            "kv_connector_module_path": "mooncake_tier.offload",
-            "kv_role": "kv_both",
-            "kv_connector_extra_config": extra,
-        }
     extra["secondary_tiers"] = [{"type": "fs", "root_dir": str(folder / "chunks")}]
     return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
 
@@ -110,15 +107,6 @@ def slow_down(llm: Any, name: str, delay: float) -> None:
 
 def _scheduler(llm: Any) -> Any:
     return llm.llm_engine.engine_core.engine_core.scheduler
-
-
-def prompt(length: int, seed: int) -> list[int]:
-    """Byte tokens without a pattern."""
-    state, ids = 999 + seed, []
-    for _ in range(length):
-        state = (state * 1103515245 + 12345) % (1 << 31)
-        ids.append(state >> 16 & 0xFF)
-    return ids
 
 
 class Clocked:

@@ -18,7 +18,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["LONGEST_S", "Call", "Request", "Rig", "engine_process", "prompt", "rig", "start", "stop"]
+__all__ = [
+    "ENVIRONMENT",
+    "LONGEST_S",
+    "Call",
+    "Request",
+    "Rig",
+    "engine_process",
+    "prompt",
+    "rig",
+    "start",
+    "stop",
+    "transfer",
+]
 
 CHUNK, BUDGET = 128, 64
 #: Longest time in seconds that anything here may take; what takes longer hangs.
@@ -86,7 +98,7 @@ class Rig:
 
         self.way = way
         given: dict[str, Any] = {
-            "kv_transfer_config": _transfer(way, SETTINGS | section, host_bytes),
+            "kv_transfer_config": transfer(way, SETTINGS | section, host_bytes),
             "block_size": 64,
             "dtype": "float32",
             "max_model_len": 2048,
@@ -175,7 +187,7 @@ class Rig:
         }
 
 
-def _transfer(way: str, section: dict[str, Any], host_bytes: int) -> dict[str, Any] | None:
+def transfer(way: str, section: dict[str, Any], host_bytes: int) -> dict[str, Any] | None:
     """``--kv-transfer-config``, as documented."""
     if way == "none":
         return None

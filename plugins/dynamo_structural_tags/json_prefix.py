@@ -23,7 +23,6 @@ class JsonPrefix:
 
     possible: the text so far is an array or object, or the beginning of one.
     in_string: it ends inside one of its strings, where any marker may stand.
-    complete: it is a whole array or object.
     """
 
     __slots__ = ("_next", "_rest", "_scalar", "_stack", "in_string", "possible")
@@ -37,7 +36,18 @@ class JsonPrefix:
 
     @property
     def complete(self) -> bool:
+        """Whether it is a whole array or object."""
         return self.possible and self._next == _NOTHING
+
+    @property
+    def is_json(self) -> bool:
+        """Whether its brackets tell where it ends."""
+        return self.complete or self.in_string
+
+    @property
+    def inside(self) -> bool:
+        """Whether a marker that stands here is part of it: only inside of a string."""
+        return self.in_string
 
     def feed(self, text: str) -> None:
         """Take the next piece. Linear in its length."""

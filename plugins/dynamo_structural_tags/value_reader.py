@@ -198,21 +198,11 @@ class ValueReader:
 
     def _is_json(self) -> bool:
         """Whether the value is, so far, an array or object: then its brackets tell where it ends."""
-        match self._json:
-            case JsonDepth(deepest=deepest):
-                return deepest > 0
-            case JsonPrefix(complete=complete, in_string=in_string):
-                return complete or in_string
-        return False
+        return self._json is not None and self._json.is_json
 
     def _nested(self, pairs: int) -> bool:
         """Whether what stands here is inside of the value, by rule 2."""
-        match self._json:
-            case JsonDepth(deepest=deepest, depth=depth) if deepest > 0:
-                return depth > 0
-            case JsonPrefix(complete=complete, in_string=in_string) if complete or in_string:
-                return in_string
-        return pairs > 0
+        return self._json.inside if self._json is not None and self._json.is_json else pairs > 0
 
     def _text(self, token: str) -> None:
         if self._json is not None:

@@ -61,6 +61,16 @@ class JsonDepth:
         self.depth = self.deepest = 0
         self._in_string = self._escape = False
 
+    @property
+    def is_json(self) -> bool:
+        """Whether there was an array or object: then its brackets tell where it ends."""
+        return self.deepest > 0
+
+    @property
+    def inside(self) -> bool:
+        """Whether one is open."""
+        return self.depth > 0
+
     def feed(self, text: str) -> None:
         """Take the next piece. Linear in its length."""
         position = 0

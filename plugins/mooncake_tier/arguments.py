@@ -7,8 +7,27 @@ from pathlib import Path
 
 from mooncake_tier.connection import PROTOCOLS
 from mooncake_tier.serve import RUN_DIR
+from mooncake_tier.settings import NodeSettings, byte_count
 
-__all__ = ["parser"]
+__all__ = ["node_settings", "parser"]
+
+
+def node_settings(given: argparse.Namespace) -> NodeSettings:
+    """What `serve` was told. Raises what `NodeSettings` and `byte_count` raise."""
+    return NodeSettings(
+        host=given.host,
+        rpc_port=given.rpc_port,
+        metrics_port=given.metrics_port,
+        pool_port=given.pool_port,
+        pool_bytes=byte_count(given.pool),
+        lease_s=given.lease,
+        owner_ttl_s=given.owner_ttl,
+        protocol=given.protocol,
+        device=given.device,
+        threads=given.threads,
+        etcd=given.etcd,
+        master=given.master,
+    )
 
 
 def parser() -> argparse.ArgumentParser:

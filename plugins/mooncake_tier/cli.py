@@ -10,14 +10,13 @@ from dataclasses import asdict
 from typing import Any
 
 from mooncake_tier import keys
-from mooncake_tier.arguments import parser
+from mooncake_tier.arguments import node_settings, parser
 from mooncake_tier.connection import StoreAddress, rehearse
 from mooncake_tier.doctor import collect
 from mooncake_tier.errors import NodeFailed, TierRefused, TierUnavailable
 from mooncake_tier.findings import Workload, examine
 from mooncake_tier.master import Master
 from mooncake_tier.serve import read_state, serve
-from mooncake_tier.settings import NodeSettings, byte_count
 from mooncake_tier.stock import MooncakeStore
 from stockpatch.versions import UnsupportedVersion
 
@@ -41,24 +40,10 @@ def _failed(error: Exception, code: int) -> int:
 
 
 def _serve(given: argparse.Namespace) -> int:
-    settings = NodeSettings(
-        host=given.host,
-        rpc_port=given.rpc_port,
-        metrics_port=given.metrics_port,
-        pool_port=given.pool_port,
-        pool_bytes=byte_count(given.pool),
-        lease_s=given.lease,
-        owner_ttl_s=given.owner_ttl,
-        protocol=given.protocol,
-        device=given.device,
-        threads=given.threads,
-        etcd=given.etcd,
-        master=given.master,
-    )
     # What ends a service must end its processes: raise where the code waits.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
-    return serve(settings, given.run_dir, given.open_transfer_ports, given.json)
+    return serve(node_settings(given), given.run_dir, given.open_transfer_ports, given.json)
 
 
 def _doctor(given: argparse.Namespace) -> int:

@@ -23,7 +23,6 @@ from glm53.lint.files import check
 from glm53.recipe import rendered
 from glm53.render import kubernetes, slurm
 from mooncake_tier import arguments
-from mooncake_tier.settings import NodeSettings, byte_count
 from mooncake_tier.store_settings import store_settings
 
 SHELL = re.compile(r"\.(sh|sbatch)$")
@@ -222,16 +221,7 @@ def test_the_plugins_own_parsers_read_the_tiers_arguments_and_settings(path: Pat
             assert settings.metrics_address[1] == recipe.ports.tier_metrics
             continue
         given = arguments.parser().parse_args(argv[argv.index("mooncake_tier.cli") + 1 :])
-        node = NodeSettings(
-            host=given.host,
-            rpc_port=given.rpc_port,
-            metrics_port=given.metrics_port,
-            pool_port=given.pool_port,
-            pool_bytes=byte_count(given.pool),
-            lease_s=given.lease,
-            protocol=given.protocol,
-            master=given.master,
-        )
+        node = arguments.node_settings(given)
         assert node.pool_bytes == (0 if command.kind == "tier-master" else int(recipe.tier.memory))
         assert node.store.master.endswith(f":{recipe.ports.tier_rpc}")
 

@@ -18,6 +18,7 @@ __all__ = [
     "tier_master_name",
     "volume_mounts",
     "volumes",
+    "writing_pod",
 ]
 
 MOUNT = "/models"
@@ -61,6 +62,18 @@ def pod(deployment: Deployment, containers: list[dict[str, Any]], **more: Any) -
     if priority := cluster.priority_class or priority_class_name(deployment):
         spec["priorityClassName"] = priority
     return spec
+
+
+def writing_pod(deployment: Deployment, container: dict[str, Any], restart: str) -> dict[str, Any]:
+    """A pod that fills the volume, on a node of the engines' kind, so that their image runs there."""
+    return pod(
+        deployment,
+        [container | {"volumeMounts": volume_mounts(writable=True)}],
+        nodeSelector={"kubernetes.io/arch": deployment.machine.architecture},
+        restartPolicy=restart,
+        tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        volumes=volumes(deployment, writable=True),
+    )
 
 
 def priority_class_name(deployment: Deployment) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from glm53.commands.volume import prepare_script
 from glm53.deployment import Deployment
-from glm53.render.kubernetes.pods import MOUNT, labels, pod, volume_mounts, volumes
+from glm53.render.kubernetes.pods import MOUNT, labels, writing_pod
 
 __all__ = ["job_name", "prepare"]
 
@@ -35,18 +35,10 @@ def prepare(deployment: Deployment) -> list[dict[str, Any]]:
             },
         ],
         "resources": {"requests": {"cpu": "4", "memory": "16Gi"}, "limits": {"memory": "64Gi"}},
-        "volumeMounts": volume_mounts(writable=True),
     }
     if deployment.model.repository is None:
         del container["env"]
-    spec = pod(
-        deployment,
-        [container],
-        nodeSelector={"kubernetes.io/arch": deployment.machine.architecture},
-        restartPolicy="OnFailure",
-        tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
-        volumes=volumes(deployment, writable=True),
-    )
+    spec = writing_pod(deployment, container, "OnFailure")
     return [
         {
             "apiVersion": "batch/v1",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from glm53.commands.copying import copy_script
 from glm53.deployment import Deployment
 from glm53.output.manifest import documents
-from glm53.render.kubernetes.pods import MOUNT, labels, pod, volume_mounts, volumes
+from glm53.render.kubernetes.pods import MOUNT, labels, writing_pod
 
 __all__ = ["upload_script"]
 
@@ -17,16 +17,8 @@ def upload_script(deployment: Deployment) -> str:
         "image": deployment.image("engine"),
         "command": ["sleep", "infinity"],
         "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "4Gi"}},
-        "volumeMounts": volume_mounts(writable=True),
     }
-    spec = pod(
-        deployment,
-        [container],
-        nodeSelector={"kubernetes.io/arch": deployment.machine.architecture},
-        restartPolicy="Never",
-        tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
-        volumes=volumes(deployment, writable=True),
-    )
+    spec = writing_pod(deployment, container, "Never")
     metadata = {"name": f"{deployment.name}-upload", "labels": labels(deployment, "upload")}
     inside = [
         f"pod={deployment.name}-upload",
