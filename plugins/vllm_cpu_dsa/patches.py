@@ -97,6 +97,39 @@ def _nothing_is_drawn_back() -> bool:
     return "get_offset" not in inspect.getsource(GPUModelRunner._bookkeeping_sync)
 
 
+def _all_gatherv(original: Any) -> Any:
+    from vllm_cpu_dsa.collectives import all_gatherv
+
+    return all_gatherv
+
+
+def _reduce_scatterv(original: Any) -> Any:
+    from vllm_cpu_dsa.collectives import reduce_scatterv
+
+    return reduce_scatterv
+
+
+def _communicator_has(method: str) -> bool:
+    from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
+
+    return method in vars(CpuCommunicator)
+
+
+def _experts_of_this_rank(original: Any) -> Any:
+    from vllm_cpu_dsa.experts import of_this_rank
+
+    return of_this_rank(original)
+
+
+def _stock_reads_the_expert_map() -> bool:
+    import inspect
+
+    from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
+
+    stock = getattr(CPUUnquantizedExperts.apply, "__stockpatch_original__", CPUUnquantizedExperts.apply)
+    return inspect.getsource(stock).count("expert_map") > 1
+
+
 def _slot_mapping(original: Any) -> Any:
     def compute_slot_mapping(
         num_tokens: int,
@@ -202,6 +235,63 @@ REGISTER = Register(
             expects=("self", "grammar_output"),
             replace=_unfinished_prompts_draw_nothing,
             obsolete=_nothing_is_drawn_back,
+        ),
+        Patch(
+            id="cpu-all-gatherv",
+            target="vllm.distributed.device_communicators.cpu_communicator:CpuCommunicator.all_gatherv",
+            window=VLLM,
+            why="With data parallelism the ranks' tokens meet at every expert layer, through the communicator's "
+            "all_gatherv. The CPU's communicator makes the manager that calls it and has only the base class's stub, "
+            "which raises. The replacement of the stub gathers the rows over gloo.",
+            upstream="https://github.com/vllm-project/vllm/issues/57837",
+            remove_when="CpuCommunicator has an all_gatherv of its own.",
+            expects=("self", "input_", "dim", "sizes"),
+            replace=_all_gatherv,
+            obsolete=functools.partial(_communicator_has, "all_gatherv"),
+        ),
+        Patch(
+            id="cpu-reduce-scatterv",
+            target="vllm.distributed.device_communicators.cpu_communicator:CpuCommunicator.reduce_scatterv",
+            window=VLLM,
+            why="The way back from the expert layers: each rank gets the sum for its own tokens, through the "
+            "communicator's reduce_scatterv, which the CPU's communicator lacks in the same way. The replacement "
+            "of the stub sums in the order of the ranks, so that a token's sum does not depend on its batch.",
+            upstream="https://github.com/vllm-project/vllm/issues/57837",
+            remove_when="CpuCommunicator has a reduce_scatterv of its own.",
+            expects=("self", "input_", "dim", "sizes"),
+            replace=_reduce_scatterv,
+            obsolete=functools.partial(_communicator_has, "reduce_scatterv"),
+        ),
+        Patch(
+            id="cpu-expert-map",
+            target="vllm.model_executor.layers.fused_moe.experts.cpu_moe:CPUUnquantizedExperts.apply",
+            window=VLLM,
+            why="With expert parallelism a rank has some of the experts, and tokens name them by their numbers in "
+            "the whole model. The CPU's experts do not look at the map from one to the other, so the kernel reads and "
+            "writes past the end of its buffers: the worker dies, or its tokens are wrong. The replacement gives the "
+            "kernel the pairs of a token and an expert of this rank.",
+            upstream="https://github.com/vllm-project/vllm/issues/57837",
+            remove_when="CPUUnquantizedExperts.apply reads expert_map.",
+            expects=(
+                "self",
+                "output",
+                "hidden_states",
+                "w1",
+                "w2",
+                "topk_weights",
+                "topk_ids",
+                "activation",
+                "global_num_experts",
+                "expert_map",
+                "a1q_scale",
+                "a2_scale",
+                "workspace13",
+                "workspace2",
+                "expert_tokens_meta",
+                "apply_router_weight_on_input",
+            ),
+            replace=_experts_of_this_rank,
+            obsolete=_stock_reads_the_expert_map,
         ),
         Patch(
             id="cpu-slot-mapping",
