@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from glm53.local.processes import Started, end, free_ports, memory_bytes, port_is_free, start, tail
+from glm53.local.processes import Started, end, free_port_runs, free_ports, memory_bytes, port_is_free, start, tail
 
 STUBBORN = """
 import signal, subprocess, sys, time
@@ -94,6 +94,22 @@ def test_free_ports_differ_and_fit_a_signed_16_bit_number() -> None:
 
     assert len(set(ports)) == 20
     assert max(ports) <= 32767
+
+
+def test_runs_of_ports_are_consecutive_free_and_do_not_overlap() -> None:
+    lengths = (1, 5, 1, 5)
+    ports = free_port_runs(lengths, "127.0.0.1")
+
+    assert len(set(ports)) == sum(lengths)
+    for run in (ports[1:6], ports[7:12]):
+        assert list(run) == list(range(run[0], run[0] + 5))
+        assert max(run) <= 32767
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", run[2]))
+            server.listen()
+            assert run[2] not in free_port_runs([3] * 300, "127.0.0.1")
+    with pytest.raises(RuntimeError, match="0 ports were found free from 20000 to 32767, and 20000 are needed"):
+        free_port_runs([20_000], "127.0.0.1")
 
 
 def test_a_taken_port_is_seen() -> None:

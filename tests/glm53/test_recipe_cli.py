@@ -222,12 +222,12 @@ def test_the_pins_script_prints_a_file_of_pins(tmp_path: Path) -> None:
 def test_local_scripts_are_what_up_starts(tmp_path: Path) -> None:
     from glm53.deployment import load
     from glm53.lint.commands import from_scripts
-    from glm53.render.local import Ports, port_count, render
+    from glm53.render.local import Ports, port_runs, render
 
     out = tmp_path / "out"
     assert _render(out, recipe=CPU, to="local")[0] == 0
     recipe = load(CPU)
-    ports = Ports(8000, tuple(range(20_500, 20_500 + port_count(recipe))))
+    ports = Ports(8000, tuple(range(20_500, 20_500 + sum(port_runs(recipe)))))
     expected = render(recipe, ports, out.resolve() / "run", "python3")
     scripts = {name: text for name, text in _tree(out).items() if name.endswith(".sh")}
     found = [from_scripts({name: scripts[name]})[0] for name in sorted(scripts)]

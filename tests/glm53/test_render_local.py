@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from glm53.deployment import Deployment, DeploymentError, parse
-from glm53.render.local import Ports, Process, port_count, render, worker
+from glm53.render.local import Ports, Process, port_runs, render, worker, worker_ports
 
 RUN = Path("/run-dir")
 
@@ -24,7 +24,7 @@ def _deployment(**overrides: Any) -> Deployment:
 
 
 def _rendered(deployment: Deployment) -> dict[str, Process]:
-    count = port_count(deployment)
+    count = sum(port_runs(deployment))
     processes = render(deployment, Ports(8000, tuple(range(9000, 9000 + count))), RUN, "python")
     return {process.name: process for process in processes}
 
@@ -53,7 +53,7 @@ def test_no_two_processes_share_a_port() -> None:
     ]
     ports += [address.rpartition(":")[2] for address in _rendered(_deployment())["broker"].argv[-2:]]
 
-    assert len(ports) == len(set(ports)) == port_count(_deployment())
+    assert len(ports) == len(set(ports)) == sum(port_runs(_deployment()))
 
 
 def test_the_plugins_frontend_reads_calls_itself_so_its_workers_announce_no_parsers() -> None:
@@ -152,7 +152,7 @@ def test_kv_events_bind_a_socket_so_that_the_router_hears_them() -> None:
     rendered = _rendered(_deployment())
     endpoint = json.loads(_option(rendered["prefill-1"], "--kv-events-config"))["endpoint"]
 
-    assert endpoint == f"ipc://{RUN}/prefill-1.events"
+    assert endpoint == f"ipc://{RUN}/prefill-1.events.tcp:1"
     assert "--kv-events-config" not in rendered["decode-0"].argv
 
 
@@ -219,3 +219,33 @@ def test_a_further_worker_finds_the_tier_that_runs() -> None:
     assert (
         seen[0]["kv_connector_extra_config"]["connectors"][1] == seen[1]["kv_connector_extra_config"]["connectors"][1]
     )
+
+
+SPREAD = {"prefill": {"data_parallel": 2, "expert_parallel": True}, "decode": {"tensor_parallel": 2}}
+
+
+def test_data_parallel_ranks_have_a_port_each_for_handshakes_and_a_socket_each_for_events() -> None:
+    """vLLM adds the rank to the handshake's port and to the number at the end of the events' address."""
+    deployment = _deployment(roles=SPREAD)
+    rendered = _rendered(deployment)
+
+    taken = [int(rendered[f"prefill-{n}"].env["VLLM_NIXL_SIDE_CHANNEL_PORT"]) + rank for n in (0, 1) for rank in (0, 1)]
+    taken += [int(rendered[f"decode-{n}"].env["VLLM_NIXL_SIDE_CHANNEL_PORT"]) for n in (0, 1, 2)]
+    taken += [int(rendered[name].env["DYN_SYSTEM_PORT"]) for name in rendered if name not in ("broker", "frontend")]
+    assert len(taken) == len(set(taken)) == 4 + 3 + 5
+    assert port_runs(deployment) == (1, 1, 3, 3, 2, 2, 2)
+    assert worker_ports(deployment, "prefill") == 3
+    address = json.loads(_option(rendered["prefill-0"], "--kv-events-config"))["endpoint"]
+    base, _, number = address.rpartition(":")
+    assert "tcp" in base
+    assert number == "1"
+
+
+def test_parallelism_reaches_the_engines_of_its_role() -> None:
+    rendered = _rendered(_deployment(roles=SPREAD))
+
+    assert _option(rendered["prefill-0"], "--data-parallel-size") == "2"
+    assert "--enable-expert-parallel" in rendered["prefill-0"].argv
+    assert "--tensor-parallel-size" not in rendered["prefill-0"].argv
+    assert _option(rendered["decode-0"], "--tensor-parallel-size") == "2"
+    assert not {"--data-parallel-size", "--enable-expert-parallel"} & set(rendered["decode-0"].argv)

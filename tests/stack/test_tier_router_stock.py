@@ -44,7 +44,7 @@ class Listener:
         self._unpack = pytest.importorskip("msgspec", reason="comes with vLLM: make env").msgpack.decode
         self._socket = zmq.Context.instance().socket(zmq.SUB)
         self._socket.setsockopt(zmq.SUBSCRIBE, b"")
-        self._socket.connect(f"ipc://{stack.run_dir / worker}.events")
+        self._socket.connect(f"ipc://{stack.run_dir / worker}.events.tcp:1")
 
     def removals(self, seconds: float) -> int:
         """Blocks of the tier that are told to be gone until nothing is told for so long."""

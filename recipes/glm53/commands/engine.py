@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from glm53.commands.connectors import Master, as_json, kv_transfer
 from glm53.deployment import Deployment, RoleName
+from glm53.deployment.roles import Role
 
 __all__ = ["Place", "engine_arguments", "engine_environment", "serving_environment"]
 
@@ -41,7 +42,7 @@ def engine_arguments(deployment: Deployment, role: RoleName, place: Place) -> li
         *("--kv-cache-dtype", engine.kv_cache_dtype),
         # Of equal tokens every process makes the hash that the others look for.
         *("--enable-prefix-caching", "--prefix-caching-hash-algo", "sha256"),
-        *(_on_gpus(deployment, role) if deployment.machine.gpus else _on_cpu(deployment)),
+        *(_on_gpus(deployment, role) if deployment.machine.gpus else _on_cpu(deployment, role)),
         *place.placement,
         *_tools(deployment),
     ]
@@ -55,8 +56,12 @@ def engine_arguments(deployment: Deployment, role: RoleName, place: Place) -> li
     return [*arguments, *own.arguments]
 
 
-def _on_cpu(deployment: Deployment) -> list[str]:
-    return ["--kv-cache-memory-bytes", str(int(deployment.engine.kv_cache)), "--enforce-eager"]
+def _on_cpu(deployment: Deployment, role: RoleName) -> list[str]:
+    own = getattr(deployment.roles, role)
+    arguments = ["--kv-cache-memory-bytes", str(int(deployment.engine.kv_cache)), "--enforce-eager"]
+    if own.tensor_parallel > 1:
+        arguments += ["--tensor-parallel-size", str(own.tensor_parallel)]
+    return [*arguments, *_spread(own)]
 
 
 def _on_gpus(deployment: Deployment, role: RoleName) -> list[str]:
@@ -65,19 +70,24 @@ def _on_gpus(deployment: Deployment, role: RoleName) -> list[str]:
         *("--gpu-memory-utilization", str(own.gpu_memory or engine.gpu_memory)),
         *("--tensor-parallel-size", str(own.tensor_parallel)),
         *("--attention-backend", str(engine.attention_backend)),
+        *_spread(own),
     ]
-    if own.data_parallel > 1:
-        arguments += ["--data-parallel-size", str(own.data_parallel)]
-    if own.expert_parallel:
-        arguments += ["--enable-expert-parallel"]
-    if own.all2all:
-        arguments += ["--all2all-backend", own.all2all]
     if engine.mtp_depth:
         speculation = {"method": "mtp", "num_speculative_tokens": engine.mtp_depth}
         arguments += ["--speculative-config", as_json(speculation)]
     if adapters := deployment.model.adapters:
         arguments += ["--enable-lora", "--max-lora-rank", str(_rank(max(one.rank for one in adapters)))]
         arguments += ["--max-loras", str(len(adapters))]
+    return arguments
+
+
+def _spread(own: Role) -> list[str]:
+    """Copies of attention, and experts over all of them."""
+    arguments = ["--data-parallel-size", str(own.data_parallel)] if own.data_parallel > 1 else []
+    if own.expert_parallel:
+        arguments += ["--enable-expert-parallel"]
+    if own.all2all:
+        arguments += ["--all2all-backend", own.all2all]
     return arguments
 
 

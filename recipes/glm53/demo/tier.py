@@ -44,7 +44,8 @@ def drive(deployment: Deployment, run_dir: Any, progress: Progress) -> dict[str,
         status = stack.status_url("prefill-0")
         prompt = _words("first", deployment.engine.max_model_len // 2)
         asked = [_ask(stack, status, "first time", prompt), _ask(stack, status, "again", prompt)]
-        rows = int(deployment.tier.buffer) // _bytes_per_token(status)
+        # Each data-parallel rank has a buffer of its own, and the router chooses among them.
+        rows = int(deployment.tier.buffer) // _bytes_per_token(status) * deployment.roles.prefill.data_parallel
         for number in range(1 + 2 * rows // len(prompt)):
             _ask(stack, status, "another", _words(f"other {number}", len(prompt)))
         _stored(status)

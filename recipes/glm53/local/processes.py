@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import random
 import signal
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["Started", "end", "free_ports", "memory_bytes", "port_is_free", "start", "tail"]
+__all__ = ["Started", "end", "free_port_runs", "free_ports", "memory_bytes", "port_is_free", "start", "tail"]
 
 
 _PORTS = range(20_000, 32_768)
@@ -126,13 +125,26 @@ def free_ports(count: int, host: str) -> tuple[int, ...]:
     ephemeral range could be taken by any outgoing connection before the server listens. Raises RuntimeError
     if there are not enough.
     """
-    candidates = list(_PORTS)
-    random.shuffle(candidates)
-    free = (port for port in candidates if port_is_free(port, host))
-    found = tuple(itertools.islice(free, count))
-    if len(found) < count:
-        raise RuntimeError(f"only {len(found)} free ports from {_PORTS.start} to {_PORTS.stop - 1}, need {count}")
-    return found
+    return free_port_runs((1,) * count, host)
+
+
+def free_port_runs(lengths: Iterable[int], host: str) -> tuple[int, ...]:
+    """As `free_ports`, but for each of `lengths` that many ports in a row; all of them one after another."""
+    lengths = tuple(lengths)
+    found: list[int] = []
+    candidates = iter(random.sample(_PORTS, len(_PORTS)))
+    for length in lengths:
+        for first in candidates:
+            run = range(first, first + length)
+            if run.stop <= _PORTS.stop and not set(run) & set(found) and all(port_is_free(one, host) for one in run):
+                found += run
+                break
+        else:
+            raise RuntimeError(
+                f"{len(found)} ports were found free from {_PORTS.start} to {_PORTS.stop - 1}, and {sum(lengths)} are "
+                "needed. End other servers on this machine."
+            )
+    return tuple(found)
 
 
 def port_is_free(port: int, host: str) -> bool:

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 
 from glm53.deployment import Deployment, RoleName
-from glm53.local.processes import Started, end, free_ports, start, tail
+from glm53.local.processes import Started, end, free_port_runs, start, tail
 from glm53.local.stack import Progress, StackError, State
-from glm53.render.local import LOOPBACK, Ports, worker
+from glm53.render.local import LOOPBACK, Ports, worker, worker_ports
 
 __all__ = ["roll"]
 
@@ -77,11 +77,9 @@ def _start(
     timeout_s: float,
 ) -> Started:
     """A new worker that is ready; one that does not get ready is ended."""
-    status, handshake = free_ports(2, LOOPBACK)
+    own = free_port_runs([worker_ports(deployment, role)], LOOPBACK)
     http = int(state.url.rpartition(":")[2])
-    process = worker(
-        deployment, role, number, Ports(http, (*state.broker, status, handshake, *state.tier)), run_dir, python
-    )
+    process = worker(deployment, role, number, Ports(http, (*state.broker, *own, *state.tier)), run_dir, python)
     log = run_dir / f"{process.name}.log"
     started = start(process.name, process.argv, process.env, log)
     began, ready = time.monotonic(), False

@@ -15,15 +15,15 @@ from typing import Any
 import httpx
 
 from glm53.deployment import Deployment
-from glm53.local.processes import Started, end, free_ports, memory_bytes, port_is_free, start, tail
-from glm53.render.local import LOOPBACK, Ports, Process, port_count, render, shared_ports
+from glm53.local.processes import Started, end, free_port_runs, memory_bytes, port_is_free, start, tail
+from glm53.render.local import LOOPBACK, Ports, Process, port_runs, render, shared_ports
 
 __all__ = ["Progress", "Stack", "StackError", "State", "clean", "report", "running_stack"]
 
 Progress = Callable[[str], None]
 
-# A Unix socket's path holds 107 bytes; the longest name the renderer puts into the folder is "aggregated-99.events".
-_LONGEST_RUN_DIR = 107 - len("/aggregated-99.events")
+# A Unix socket's path holds 107 bytes; the longest name the renderer puts into the folder is this one.
+_LONGEST_RUN_DIR = 107 - len("/aggregated-99.events.tcp:64")
 _STATE = "state.json"
 
 
@@ -118,9 +118,9 @@ class Stack:
             )
         clean(self.run_dir, progress)
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        for old in [*self.run_dir.glob("*.log"), *self.run_dir.glob("*.jsonl"), *self.run_dir.glob("*.events")]:
+        for old in [*self.run_dir.glob("*.log"), *self.run_dir.glob("*.jsonl"), *self.run_dir.glob("*.events.*")]:
             old.unlink()
-        internal = free_ports(port_count(self.deployment) + 1, LOOPBACK)
+        internal = free_port_runs((*port_runs(self.deployment), 1), LOOPBACK)
         http = internal[-1] if self._http_port is None else self._http_port
         self.url = f"http://{LOOPBACK}:{http}"
         self._broker, self._tier = shared_ports(self.deployment, internal)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from glm53.commands.capture import capture_environment
@@ -17,7 +18,7 @@ from glm53.commands.tier import MODULE, node_arguments
 from glm53.deployment import Deployment, RoleName
 from glm53.output.shell import script
 
-__all__ = ["LOOPBACK", "Ports", "Process", "Role", "files", "port_count", "render", "shared_ports", "worker"]
+__all__ = ["LOOPBACK", "Ports", "Process", "Role", "files", "port_runs", "render", "shared_ports", "worker", "worker_ports"]
 
 LOOPBACK = "127.0.0.1"
 NAMESPACE = "dynamo"
@@ -48,15 +49,27 @@ class Process:
 
 @dataclass(frozen=True)
 class Ports:
-    """The HTTP port of the frontend, and free ports for everything internal."""
+    """The HTTP port of the frontend, and free ports for everything internal, in the order of `port_runs`."""
 
     http: int
     internal: tuple[int, ...]
 
 
-def port_count(deployment: Deployment) -> int:
-    """Internal ports `render` needs: two for the event broker, three for the DRAM tier, two per worker."""
-    return _BROKER_PORTS + _TIER_PORTS * (deployment.tier is not None) + 2 * len(list(_groups(deployment)))
+def port_runs(deployment: Deployment) -> tuple[int, ...]:
+    """Internal ports that `render` needs, as lengths of runs of consecutive ports.
+
+    Two for the event broker, three for the DRAM tier, and a run for each worker (`worker_ports`).
+    """
+    single = _BROKER_PORTS + _TIER_PORTS * (deployment.tier is not None)
+    return (1,) * single + tuple(worker_ports(deployment, role) for role, _ in _groups(deployment))
+
+
+def worker_ports(deployment: Deployment, role: RoleName) -> int:
+    """Consecutive ports of a worker: one for its status, then one a data-parallel rank for NIXL's handshakes.
+
+    vLLM counts the handshakes' ports up from the first rank's.
+    """
+    return 1 + getattr(deployment.roles, role).data_parallel
 
 
 def shared_ports(deployment: Deployment, internal: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -70,7 +83,7 @@ def files(deployment: Deployment, run_dir: Path, python: str = "python3") -> dic
 
     run_dir: absolute folder for what they write. Ports are those of the deployment; `glm53 up` takes free ones.
     """
-    internal = range(_FIRST_INTERNAL_PORT, _FIRST_INTERNAL_PORT + port_count(deployment))
+    internal = range(_FIRST_INTERNAL_PORT, _FIRST_INTERNAL_PORT + sum(port_runs(deployment)))
     processes = render(deployment, Ports(deployment.ports.http, tuple(internal)), run_dir, python)
     return {
         f"{number:02}-{process.name}.sh": script(f"{deployment.name}: {process.name}", process.argv, process.env)
@@ -84,8 +97,8 @@ def render(deployment: Deployment, ports: Ports, run_dir: Path, python: str) -> 
     run_dir: absolute folder for discovery files, sockets and logs of this run. python: interpreter that has
     vLLM and Dynamo. Raises ValueError if there are too few ports.
     """
-    if len(ports.internal) < port_count(deployment):
-        raise ValueError(f"{deployment.name} needs {port_count(deployment)} ports, got {len(ports.internal)}")
+    if len(ports.internal) < (needed := sum(port_runs(deployment))):
+        raise ValueError(f"{deployment.name} needs {needed} ports, got {len(ports.internal)}")
     broker, tier = shared_ports(deployment, ports.internal)
     publish, subscribe = broker
     internal = iter(ports.internal[len(broker) + len(tier) :])
@@ -113,7 +126,7 @@ def render(deployment: Deployment, ports: Ports, run_dir: Path, python: str) -> 
     if tier:
         processes.append(_tier(deployment, tier, run_dir, python))
     for role, index in _groups(deployment):
-        own = (next(internal), next(internal))
+        own = tuple(islice(internal, worker_ports(deployment, role)))
         processes.append(_worker(deployment, role, index, own, tier, run_dir, python, common))
     return processes
 
@@ -123,11 +136,12 @@ def worker(
 ) -> Process:
     """One more worker of a deployment that runs. index: its number in the role.
 
-    ports: the broker's two, two free ones, and those of the DRAM tier if there is one.
+    ports: the broker's two, as many as `worker_ports`, and those of the DRAM tier if there is one.
     """
-    publish, subscribe, status, handshake, *tier = ports.internal
+    publish, subscribe, *rest = ports.internal
+    own, tier = rest[: worker_ports(deployment, role)], rest[worker_ports(deployment, role) :]
     common = _environment(deployment, run_dir, publish, subscribe)
-    return _worker(deployment, role, index, (status, handshake), tuple(tier), run_dir, python, common)
+    return _worker(deployment, role, index, tuple(own), tuple(tier), run_dir, python, common)
 
 
 _PLANES = ("--discovery-backend", "file", "--request-plane", "tcp")
@@ -196,21 +210,22 @@ def _worker(
     deployment: Deployment,
     role: RoleName,
     index: int,
-    own: tuple[int, int],
+    own: tuple[int, ...],
     tier: tuple[int, ...],
     run_dir: Path,
     python: str,
     common: dict[str, str],
 ) -> Process:
-    """own: ports of its status and of its handshake. tier: those of the DRAM tier, none without one."""
-    status_port, handshake_port = own
+    """own: ports of its status and of its handshakes. tier: those of the DRAM tier, none without one."""
+    status_port, handshake_port, *_ = own
     name = f"{role}-{index}"
     transfer_log = None if role == "aggregated" else run_dir / f"transfers-{name}.jsonl"
     # vLLM binds the socket only of an ipc or wildcard address; with a plain tcp address nothing listens and the
-    # router never learns what is cached.
+    # router never learns what is cached. It counts up for data-parallel ranks what follows the last colon of an
+    # address in which it finds "tcp", and refuses others; a socket's name may be such an address.
     place = Place(
         model=str(deployment.model.folder),
-        events=f"ipc://{run_dir / f'{name}.events'}",
+        events=f"ipc://{run_dir / f'{name}.events.tcp:1'}",
         transfer_log=None if transfer_log is None else str(transfer_log),
         master=Master(f"{LOOPBACK}:{tier[0]}", f"{LOOPBACK}:{tier[1]}", LOOPBACK) if tier else None,
     )
@@ -229,6 +244,8 @@ def _worker(
         "OMP_NUM_THREADS": "1",
         "VLLM_CPU_DSA": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        # The ranks of a group talk over loopback, too.
+        "GLOO_SOCKET_IFNAME": "lo",
     }
     return Process(
         name=name,

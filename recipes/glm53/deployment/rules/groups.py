@@ -12,6 +12,7 @@ from glm53.deployment.roles import Role, RoleName
 __all__ = ["findings"]
 
 _HEADS = 64  # attention heads of GLM-5.3
+_CPU_RANKS = 8  # of a group on one machine
 
 
 def findings(deployment: Deployment) -> Iterator[Finding]:
@@ -60,13 +61,44 @@ def _targets(deployment: Deployment) -> Iterator[Finding]:
 
 
 def _parallelism(deployment: Deployment, name: RoleName, role: Role) -> Iterator[Finding]:
+    field = f"roles.{name}"
+    if role.all2all and not (role.expert_parallel and role.gpus > 1):
+        yield Finding(
+            "all2all-without-experts",
+            f"{field}.all2all",
+            f"{role.all2all} moves tokens between experts, and here they are not spread.",
+            "Set expert_parallel on more than one GPU, or leave all2all out.",
+        )
+    if role.data_parallel > 1 and not role.expert_parallel:
+        yield Finding(
+            "experts-copied",
+            f"{field}.expert_parallel",
+            f"data_parallel={role.data_parallel} without it puts a copy of all experts on every rank.",
+            "Set expert_parallel: true.",
+        )
+    yield from (_on_nodes if deployment.machine.gpus else _on_cpu)(deployment, name, role)
+
+
+def _on_cpu(deployment: Deployment, name: RoleName, role: Role) -> Iterator[Finding]:
+    field = f"roles.{name}"
+    if role.gpus > _CPU_RANKS:
+        yield Finding(
+            "cpu-parallel",
+            field,
+            f"a group of {role.gpus} ranks, each a process with all of the engine's code, on this machine.",
+            f"Use at most {_CPU_RANKS}: tensor_parallel times data_parallel.",
+        )
+    if role.all2all not in (None, "allgather_reducescatter"):
+        yield Finding(
+            "all2all-on-cpu",
+            f"{field}.all2all",
+            f"{role.all2all} is for GPUs, and vLLM would take another way on the CPU.",
+            "Use allgather_reducescatter, or leave all2all out.",
+        )
+
+
+def _on_nodes(deployment: Deployment, name: RoleName, role: Role) -> Iterator[Finding]:
     field, per_node = f"roles.{name}", deployment.machine.gpus
-    if not per_node:
-        if role.gpus > 1 or role.expert_parallel:
-            yield Finding(
-                "cpu-parallel", field, f"{role.gpus} GPUs a group, but hardware=cpu has none.", "Leave parallelism out."
-            )
-        return
     if role.tensor_parallel > per_node:
         yield Finding(
             "tensor-across-nodes",
@@ -87,20 +119,6 @@ def _parallelism(deployment: Deployment, name: RoleName, role: Role) -> Iterator
             f"{field}.tensor_parallel",
             f"{role.tensor_parallel} does not divide the model's {_HEADS} attention heads.",
             "Use 1, 2, 4 or 8.",
-        )
-    if role.all2all and not (role.expert_parallel and role.gpus > 1):
-        yield Finding(
-            "all2all-without-experts",
-            f"{field}.all2all",
-            f"{role.all2all} moves tokens between experts, and here they are not spread.",
-            "Set expert_parallel on more than one GPU, or leave all2all out.",
-        )
-    if role.data_parallel > 1 and not role.expert_parallel:
-        yield Finding(
-            "experts-copied",
-            f"{field}.expert_parallel",
-            f"data_parallel={role.data_parallel} without it puts a copy of all experts on every rank.",
-            "Set expert_parallel: true.",
         )
     if deployment.nodes(name) > deployment.machine.nvlink_nodes and (role.all2all or "").startswith("flashinfer"):
         yield Finding(
