@@ -17,13 +17,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from mooncake_tier.client import TierClient
+from mooncake_tier.client.network import free_port
+from mooncake_tier.client.operation import Block, Outcome
+from mooncake_tier.client.tier_client import TierClient
 from mooncake_tier.keys import block_key
-from mooncake_tier.network import free_port
-from mooncake_tier.node import Node
-from mooncake_tier.operation import Block, Outcome
+from mooncake_tier.node.processes import Node
+from mooncake_tier.node.settings import NodeSettings
 from mooncake_tier.options import Options
-from mooncake_tier.settings import NodeSettings
 from mooncake_tier.stock import MooncakeStore
 
 __all__ = ["LEASE_S", "FaultyStore", "SlowProxy"]

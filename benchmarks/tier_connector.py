@@ -24,9 +24,9 @@ from typing import Any
 
 from tier_rig import ENVIRONMENT, prompt
 
-from mooncake_tier.network import free_port
-from mooncake_tier.node import Node
-from mooncake_tier.settings import NodeSettings
+from mooncake_tier.client.network import free_port
+from mooncake_tier.node.processes import Node
+from mooncake_tier.node.settings import NodeSettings
 
 WAYS = {"none": "no tier", "stock": "vLLM's MooncakeStoreConnector", "tier": "TierStoreConnector"}
 #: Tokens of the requests that arrive when the master is dead: so few that computing them is a short step.

@@ -32,9 +32,9 @@ from typing import Any
 import tier_rig
 from tier_rig import prompt
 
-from mooncake_tier.network import free_port
-from mooncake_tier.node import Node
-from mooncake_tier.settings import NodeSettings
+from mooncake_tier.client.network import free_port
+from mooncake_tier.node.processes import Node
+from mooncake_tier.node.settings import NodeSettings
 
 CHUNK, BUDGET, BATCH_STEPS, TOKENS = 128, 256, 8, 400
 #: Seven chunks and a turn's own tokens: 4 % of the prompt, as of agents that append 6,000 to 140,000.

@@ -117,7 +117,7 @@ class Rig:
 
     @property
     def client(self) -> Any:
-        """The tier's `mooncake_tier.client.TierClient`; None until it is connected."""
+        """The tier's `mooncake_tier.client.tier_client.TierClient`; None until it is connected."""
         connector = self.scheduler.connector
         return connector._tier.pool.client if self.way == "offload" else connector._part.shared.client
 

@@ -10,13 +10,13 @@ from dataclasses import asdict
 from typing import Any
 
 from mooncake_tier import keys
-from mooncake_tier.arguments import node_settings, parser
-from mooncake_tier.connection import StoreAddress, rehearse
-from mooncake_tier.doctor import collect
+from mooncake_tier.client.connection import StoreAddress, rehearse
+from mooncake_tier.client.master import Master
 from mooncake_tier.errors import NodeFailed, TierRefused, TierUnavailable
-from mooncake_tier.findings import Workload, examine
-from mooncake_tier.master import Master
-from mooncake_tier.serve import read_state, serve
+from mooncake_tier.node.arguments import node_settings, parser
+from mooncake_tier.node.doctor import collect
+from mooncake_tier.node.findings import Workload, examine
+from mooncake_tier.node.serve import read_state, serve
 from mooncake_tier.stock import MooncakeStore
 from stockpatch.versions import UnsupportedVersion
 

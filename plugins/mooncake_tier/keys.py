@@ -60,7 +60,7 @@ class NamespaceFields:
 
     model: the model's id, with its owner, such as ``zai-org/GLM-5.3``; never only the last part of a path.
     revision: the commit of the checkpoint, or any text that changes when the checkpoint does.
-    weights: fingerprint of the weights that are served; `mooncake_tier.weights.fingerprint` makes one.
+    weights: fingerprint of the weights that are served; `mooncake_tier.identity.weights.fingerprint` makes one.
     adapter: name and revision of the LoRA adapter, empty without one.
     cache_dtype: vLLM's ``--kv-cache-dtype``, settled (never ``auto``).
     codec: fingerprint of how rows are encoded, such as flashinfer_nvfp4's; empty where the dtype says all.

@@ -1,7 +1,7 @@
 """``kv_connector_module_path``: stock's offloading connector whose chunks are in host memory before a request's turn.
 
-vLLM's own connector and manager do the rest; see `mooncake_tier.tier` for what is stored and `mooncake_tier.prefetch`
-for what is loaded when.
+vLLM's own connector and manager do the rest; see `mooncake_tier.tier` for what is stored and
+`mooncake_tier.offloading.prefetch` for what is loaded when.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  #
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector  # noqa: E402
 
 from mooncake_tier.errors import SettingRefused  # noqa: E402
-from mooncake_tier.offload_settings import KEY, OffloadSettings  # noqa: E402
-from mooncake_tier.prefetch import Prefetcher  # noqa: E402
-from mooncake_tier.reports import write_report  # noqa: E402
-from mooncake_tier.residency import Residency  # noqa: E402
+from mooncake_tier.events.residency import Residency  # noqa: E402
+from mooncake_tier.identity.deployment import namespace_fields  # noqa: E402
+from mooncake_tier.identity.reports import write_report  # noqa: E402
+from mooncake_tier.offloading.prefetch import Prefetcher  # noqa: E402
+from mooncake_tier.offloading.settings import KEY, OffloadSettings  # noqa: E402
+from mooncake_tier.offloading.told import TellingMetadata, agreed  # noqa: E402
+from mooncake_tier.offloading.waiting import WaitingRequests  # noqa: E402
 from mooncake_tier.tier import UNDER_CONNECTOR, MooncakeTier  # noqa: E402
-from mooncake_tier.told import TellingMetadata, agreed  # noqa: E402
-from mooncake_tier.vllm_namespace import namespace_fields  # noqa: E402
-from mooncake_tier.waiting import WaitingRequests  # noqa: E402
 
 __all__ = ["PrefetchOffloadingConnector"]
 
@@ -51,7 +51,7 @@ class PrefetchOffloadingConnector(OffloadingConnector):
         if self.connector_scheduler is not None:
             self._workers = vllm_config.parallel_config.world_size
             self._tier = _only_tier(self.connector_scheduler.manager)
-            self._requests = WaitingRequests(self.connector_scheduler, self._tier)
+            self._requests = WaitingRequests(self.connector_scheduler, self._tier.name)
             self._prefetcher = Prefetcher(
                 self._requests,
                 self._tier.block_size_bytes,

@@ -6,7 +6,7 @@ import functools
 import importlib
 from typing import Any
 
-from mooncake_tier import waking
+from mooncake_tier.events import waking
 from mooncake_tier.vllm_stock import VLLM
 from stockpatch.register import Patch, Register
 

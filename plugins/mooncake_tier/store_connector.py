@@ -23,10 +23,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # noqa: E402
     SupportsHMA,
 )
 
-from mooncake_tier.store_checks import refuse_what_cannot_work  # noqa: E402
-from mooncake_tier.store_messages import StoreOrders, StoreReport  # noqa: E402
-from mooncake_tier.store_parts import SchedulerPart, WorkerPart  # noqa: E402
-from mooncake_tier.store_stats import StoreMetrics, StoreStats  # noqa: E402
+from mooncake_tier.store.checks import refuse_what_cannot_work  # noqa: E402
+from mooncake_tier.store.messages import StoreOrders, StoreReport  # noqa: E402
+from mooncake_tier.store.parts import SchedulerPart, WorkerPart  # noqa: E402
+from mooncake_tier.store.stats import StoreMetrics, StoreStats  # noqa: E402
 
 __all__ = ["TierStoreConnector"]
 

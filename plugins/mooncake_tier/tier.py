@@ -19,11 +19,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import Offl
 from vllm.v1.kv_offload import base as stock  # noqa: E402
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob  # noqa: E402
 
-from mooncake_tier.chunk_pool import ChunkPool  # noqa: E402
 from mooncake_tier.errors import SettingRefused  # noqa: E402
-from mooncake_tier.offload_settings import KEY, OffloadSettings  # noqa: E402
+from mooncake_tier.offloading.chunks import ChunkPool  # noqa: E402
+from mooncake_tier.offloading.figures import TIER_FIGURES, Changes  # noqa: E402
+from mooncake_tier.offloading.settings import KEY, OffloadSettings  # noqa: E402
 from mooncake_tier.patches import REGISTER  # noqa: E402
-from mooncake_tier.tier_figures import TIER_FIGURES, Changes  # noqa: E402
 
 __all__ = ["UNDER_CONNECTOR", "MooncakeTier"]
 
@@ -188,7 +188,7 @@ class MooncakeTier(SecondaryTierManager):
 
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, stock.OffloadingMetricMetadata]:
-        """The figures of `mooncake_tier.tier_figures`, by vLLM's own metrics."""
+        """The figures of `mooncake_tier.offloading.figures`, by vLLM's own metrics."""
         return {
             _PREFIX + one.name: _KINDS[one.kind](one.about, (one.label,) if one.label else ()) for one in TIER_FIGURES
         }

@@ -22,8 +22,8 @@ from glm53.lint.commands import Command, documents, from_manifests, from_scripts
 from glm53.lint.files import check
 from glm53.recipe import rendered
 from glm53.render import kubernetes, slurm
-from mooncake_tier import arguments
-from mooncake_tier.store_settings import store_settings
+from mooncake_tier.node import arguments
+from mooncake_tier.store.settings import store_settings
 
 SHELL = re.compile(r"\.(sh|sbatch)$")
 GRAPHS = [(path, target) for path, target in TARGETS if target == "kubernetes"]

@@ -278,8 +278,8 @@ def refusal(llm: Any, changed: dict[str, Any], around: dict[str, Any]) -> str:
     from vllm.config import set_current_vllm_config
 
     from mooncake_tier.errors import TierRefused, TierUnavailable
-    from mooncake_tier.store_checks import refuse_what_cannot_work
-    from mooncake_tier.store_parts import SchedulerPart
+    from mooncake_tier.store.checks import refuse_what_cannot_work
+    from mooncake_tier.store.parts import SchedulerPart
 
     core = _core(llm)
     inner, outer = (_changed(core.vllm_config, core.scheduler.kv_cache_config, one) for one in (changed, around))

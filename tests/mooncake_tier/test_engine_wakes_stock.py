@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mooncake_tier import waking
-from mooncake_tier.evictions import Evictions
+from mooncake_tier.events import waking
+from mooncake_tier.events.evictions import Evictions
 from mooncake_tier.patches import REGISTER
 
 core = pytest.importorskip("vllm.v1.engine.core", reason="needs vLLM: make test")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mooncake_tier.errors import SettingRefused
-from mooncake_tier.store_blocks import BlockMemory, Pages, pages_of
+from mooncake_tier.store.blocks import BlockMemory, Pages, pages_of
 
 BLOCKS = 8
 

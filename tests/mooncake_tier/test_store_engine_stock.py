@@ -19,7 +19,7 @@ from store_engine import Engine, prompt, tier
 from tier_memory import Memory
 from tier_nodes import eventually, kill, revive, running_node
 
-from mooncake_tier.node import Node
+from mooncake_tier.node.processes import Node
 from mooncake_tier.stock import MooncakeStore
 
 if find_spec("vllm") is None:

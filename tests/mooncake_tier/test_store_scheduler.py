@@ -11,11 +11,11 @@ from store_fakes import BLOCK, Clock, Pool, block_hash, request, step
 from tier_fake import FakeStore
 from tier_fields import NAMESPACE
 
-from mooncake_tier.client import TierClient
+from mooncake_tier.client.tier_client import TierClient
 from mooncake_tier.keys import block_key
 from mooncake_tier.options import Options
-from mooncake_tier.store_messages import StoreReport
-from mooncake_tier.store_scheduler import StoreScheduler
+from mooncake_tier.store.messages import StoreReport
+from mooncake_tier.store.scheduler import StoreScheduler
 
 
 class Side:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from mooncake_tier.connection import StoreAddress
+from mooncake_tier.client.connection import StoreAddress
 from mooncake_tier.errors import SettingRefused
+from mooncake_tier.identity.deployment import Identity
 from mooncake_tier.options import Options
-from mooncake_tier.store_settings import StoreSettings, store_settings
-from mooncake_tier.vllm_namespace import Identity
+from mooncake_tier.store.settings import StoreSettings, store_settings
 
 MASTER = {"master": "10.0.0.1:50051"}
 

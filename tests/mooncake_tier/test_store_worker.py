@@ -12,13 +12,13 @@ from tier_fake import FakeStore
 from tier_fields import NAMESPACE
 from tier_memory import Memory, pattern
 
-from mooncake_tier.client import TierClient
+from mooncake_tier.client.tier_client import TierClient
 from mooncake_tier.errors import KeyRefused, SettingRefused
 from mooncake_tier.keys import block_key
 from mooncake_tier.options import Options
-from mooncake_tier.store_blocks import BlockMemory, Pages
-from mooncake_tier.store_messages import LoadOrder, StoreOrder, StoreOrders, StoreReport
-from mooncake_tier.store_worker import StoreWorker
+from mooncake_tier.store.blocks import BlockMemory, Pages
+from mooncake_tier.store.messages import LoadOrder, StoreOrder, StoreOrders, StoreReport
+from mooncake_tier.store.worker import StoreWorker
 
 SIZE = 1000  # bytes of a block, in two pages
 BLOCKS = 32

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mooncake_tier.breaker import Breaker, State
+from mooncake_tier.client.breaker import Breaker, State
 
 LIMIT, COOLDOWN, LONGEST = 3, 1.0, 6.0
 

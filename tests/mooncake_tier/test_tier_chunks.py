@@ -17,11 +17,11 @@ from tier_fields import fields
 from tier_memory import Memory, pattern
 from tier_nodes import own_threads
 
-from mooncake_tier import xxh3
-from mooncake_tier.chunk_pool import ChunkPool
+from mooncake_tier.client import xxh3
 from mooncake_tier.errors import KeyRefused, SettingRefused, TierUnavailable
-from mooncake_tier.offload_settings import OffloadSettings
-from mooncake_tier.tier_jobs import Finished
+from mooncake_tier.offloading.chunks import ChunkPool
+from mooncake_tier.offloading.jobs import Finished
+from mooncake_tier.offloading.settings import OffloadSettings
 
 if xxh3.library_path() is None:
     pytest.skip("needs an xxHash library: make env, or the system's libxxhash0", allow_module_level=True)

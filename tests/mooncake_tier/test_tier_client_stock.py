@@ -12,12 +12,12 @@ from tier_fields import NAMESPACE
 from tier_memory import Memory, pattern
 from tier_nodes import LEASE_S, POOL, client_of, eventually, own_threads, running_node
 
-from mooncake_tier.client import TierClient
+from mooncake_tier.client.integrity import TRAILER_BYTES, trailer
+from mooncake_tier.client.operation import Block, Operation, Outcome
+from mooncake_tier.client.tier_client import TierClient
 from mooncake_tier.errors import SettingRefused
-from mooncake_tier.integrity import TRAILER_BYTES, trailer
 from mooncake_tier.keys import block_key
-from mooncake_tier.node import Node
-from mooncake_tier.operation import Block, Operation, Outcome
+from mooncake_tier.node.processes import Node
 
 pytest.importorskip("mooncake.store", reason="needs Mooncake and what it links to: make test", exc_type=ImportError)
 

@@ -21,16 +21,16 @@ from tier_memory import Memory
 from tier_nodes import LEASE_S, client_of, eventually, node_settings, running_node
 
 from glm53.local.processes import free_ports
-from mooncake_tier import binding, doctor
 from mooncake_tier.cli import main
-from mooncake_tier.connection import StoreAddress, connect, rehearse
+from mooncake_tier.client.connection import StoreAddress, connect, rehearse
+from mooncake_tier.client.network import listeners
+from mooncake_tier.client.operation import Block, Outcome
 from mooncake_tier.errors import NodeFailed, TierUnavailable
+from mooncake_tier.identity.reports import write_report
 from mooncake_tier.keys import block_key
-from mooncake_tier.network import listeners
-from mooncake_tier.node import Node, mooncake_folder
-from mooncake_tier.operation import Block, Outcome
-from mooncake_tier.reports import write_report
-from mooncake_tier.serve import read_state
+from mooncake_tier.node import binding, doctor
+from mooncake_tier.node.processes import Node, mooncake_folder
+from mooncake_tier.node.serve import read_state
 
 pytest.importorskip("mooncake.store", reason="needs Mooncake and what it links to: make test", exc_type=ImportError)
 

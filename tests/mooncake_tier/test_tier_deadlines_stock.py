@@ -11,11 +11,11 @@ from tier_fields import NAMESPACE
 from tier_memory import Memory, pattern
 from tier_nodes import eventually, own_threads
 
-from mooncake_tier import xxh3
-from mooncake_tier.breaker import State
-from mooncake_tier.client import TierClient
+from mooncake_tier.client import xxh3
+from mooncake_tier.client.breaker import State
+from mooncake_tier.client.operation import Block, Outcome
+from mooncake_tier.client.tier_client import TierClient
 from mooncake_tier.keys import block_key
-from mooncake_tier.operation import Block, Outcome
 from mooncake_tier.options import Options
 from mooncake_tier.stock import NO_SPACE
 

@@ -13,10 +13,10 @@ from tier_fields import NAMESPACE
 from tier_memory import Memory, pattern
 from tier_nodes import client_of, eventually, kill, own_threads, revive, running_node
 
-from mooncake_tier.client import TierClient
+from mooncake_tier.client.operation import Block, Outcome
+from mooncake_tier.client.tier_client import TierClient
 from mooncake_tier.keys import block_key
-from mooncake_tier.node import Node
-from mooncake_tier.operation import Block, Outcome
+from mooncake_tier.node.processes import Node
 
 pytest.importorskip("mooncake.store", reason="needs Mooncake and what it links to: make test", exc_type=ImportError)
 
@@ -206,7 +206,7 @@ def _content(namespace: str, number: int) -> bytes:
 
 def _damage(random_: random.Random, client: TierClient, memory: Memory, number: int) -> None:
     """Replace an object as a fault of the store would: a flipped byte, another key's or namespace's object, zeros."""
-    from mooncake_tier.integrity import trailer
+    from mooncake_tier.client.integrity import trailer
 
     key, space = _key(number, client.namespace), client.namespace
     payload, offset = bytearray(_content(space, number)), 350 * SIZE

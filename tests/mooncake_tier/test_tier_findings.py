@@ -11,8 +11,8 @@ import pytest
 from tier_fields import fields
 
 from mooncake_tier import keys
-from mooncake_tier.findings import CODES, Facts, Workload, examine
-from mooncake_tier.reports import read_reports, write_report
+from mooncake_tier.identity.reports import read_reports, write_report
+from mooncake_tier.node.findings import CODES, Facts, Workload, examine
 from stockpatch.versions import UnsupportedVersion
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "mooncake_tier.md"

@@ -9,9 +9,9 @@ import pytest
 from tier_fields import NAMESPACE
 from tier_memory import Memory, pattern
 
-from mooncake_tier import xxh3
+from mooncake_tier.client import xxh3
+from mooncake_tier.client.integrity import TRAILER_BYTES, Fault, fault, payload_bytes, trailer
 from mooncake_tier.errors import TierUnavailable
-from mooncake_tier.integrity import TRAILER_BYTES, Fault, fault, payload_bytes, trailer
 
 if xxh3.library_path() is None:
     pytest.skip("needs an xxHash library: make env, or the system's libxxhash0", allow_module_level=True)

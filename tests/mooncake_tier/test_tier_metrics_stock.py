@@ -10,19 +10,19 @@ from tier_fake import FakeStore
 from tier_fields import NAMESPACE
 from tier_memory import Memory
 
-from mooncake_tier import xxh3
-from mooncake_tier.client import TierClient
-from mooncake_tier.figures import FIGURES
-from mooncake_tier.integrity import TRAILER_BYTES
+from mooncake_tier.client import xxh3
+from mooncake_tier.client.figures import FIGURES
+from mooncake_tier.client.integrity import TRAILER_BYTES
+from mooncake_tier.client.master import STATS, Master
+from mooncake_tier.client.operation import Block, Outcome
+from mooncake_tier.client.tier_client import TierClient
 from mooncake_tier.keys import block_key
-from mooncake_tier.master import STATS, Master
-from mooncake_tier.operation import Block, Outcome
 
 prometheus = pytest.importorskip("prometheus_client", reason="prometheus_client comes with vLLM: make env")
 if xxh3.library_path() is None:
     pytest.skip("needs an xxHash library: make env, or the system's libxxhash0", allow_module_level=True)
 
-from mooncake_tier.metrics import ClientCollector, PoolCollector  # noqa: E402
+from mooncake_tier.client.metrics import ClientCollector, PoolCollector  # noqa: E402
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "mooncake_tier.md"
 

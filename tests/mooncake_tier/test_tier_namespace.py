@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from mooncake_tier import row_facts, vllm_namespace
 from mooncake_tier.errors import KeyRefused
+from mooncake_tier.identity import deployment, row_facts
+from mooncake_tier.identity.deployment import Identity, namespace_fields
+from mooncake_tier.identity.model_layers import LayerCounts, is_indexer, is_prediction
 from mooncake_tier.keys import namespace
-from mooncake_tier.model_layers import LayerCounts, is_indexer, is_prediction
-from mooncake_tier.vllm_namespace import Identity, namespace_fields
 
 #: The parts of GLM-5.3's config.json that decide its caches.
 GLM = {
@@ -116,8 +116,8 @@ def _config(folder: Path, **changed: Any) -> Any:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkpoint of one tensor, and a vLLM of a known release and seed."""
-    monkeypatch.setattr(vllm_namespace, "series", lambda: "0.31")
-    monkeypatch.setattr(vllm_namespace, "hash_seed", lambda algorithm: "vllm-none-hash")
+    monkeypatch.setattr(deployment, "series", lambda: "0.31")
+    monkeypatch.setattr(deployment, "hash_seed", lambda algorithm: "vllm-none-hash")
     monkeypatch.setattr(row_facts, "entry_points", lambda group: [])
     return _checkpoint(tmp_path / "glm", b"\x01\x02")
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from tier_engine import transfer_config
 
+from mooncake_tier.identity.deployment import Identity
 from mooncake_tier.keys import NamespaceFields
-from mooncake_tier.offload_settings import OffloadSettings
-from mooncake_tier.tier_figures import TIER_FIGURES
-from mooncake_tier.vllm_namespace import Identity
+from mooncake_tier.offloading.figures import TIER_FIGURES
+from mooncake_tier.offloading.settings import OffloadSettings
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "mooncake_tier.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("## In vLLM: a secondary tier")[2].partition("\n## ")[0]

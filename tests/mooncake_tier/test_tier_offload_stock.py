@@ -17,9 +17,9 @@ from tier_events import Listener
 from tier_memory import Memory
 from tier_nodes import client_of, eventually, kill, revive, running_node
 
-from mooncake_tier.integrity import TRAILER_BYTES
-from mooncake_tier.node import Node
-from mooncake_tier.reports import read_reports
+from mooncake_tier.client.integrity import TRAILER_BYTES
+from mooncake_tier.identity.reports import read_reports
+from mooncake_tier.node.processes import Node
 
 pytest.importorskip("mooncake.store", reason="needs Mooncake and what it links to: make test", exc_type=ImportError)
 if importlib.util.find_spec("vllm") is None:

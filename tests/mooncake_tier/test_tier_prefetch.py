@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mooncake_tier.prefetch import Chunk, Prefetcher, State
+from mooncake_tier.offloading.prefetch import Chunk, Prefetcher, State
 
 
 class FakeHost:

@@ -8,8 +8,8 @@ kv_events = pytest.importorskip("vllm.distributed.kv_events", reason="needs vLLM
 zmq = pytest.importorskip("zmq", reason="comes with vLLM: make env")
 msgpack = pytest.importorskip("msgspec", reason="comes with vLLM: make env").msgpack
 
-from mooncake_tier.evictions import Evictions  # noqa: E402
-from mooncake_tier.store_events import StoreEvents, Told  # noqa: E402
+from mooncake_tier.events.evictions import Evictions  # noqa: E402
+from mooncake_tier.events.store_events import StoreEvents, Told  # noqa: E402
 
 ENDPOINT = "inproc://tier-ranks"
 BLOCK = 2

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from mooncake_tier.errors import TierUnavailable
-from mooncake_tier.evictions import Evictions
-from mooncake_tier.residency import Residency
+from mooncake_tier.events.evictions import Evictions
+from mooncake_tier.events.residency import Residency
 
 
 @dataclass

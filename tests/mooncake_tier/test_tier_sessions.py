@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mooncake_tier.holds import Holds
-from mooncake_tier.sessions import Sessions
+from mooncake_tier.offloading.holds import Holds
+from mooncake_tier.offloading.sessions import Sessions
 
 
 class Clock:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from mooncake_tier.connection import StoreAddress
+from mooncake_tier.client.connection import StoreAddress
+from mooncake_tier.client.network import address_of, free_port, listeners
+from mooncake_tier.client.pressure import FailedLoads, Pauses
 from mooncake_tier.errors import SettingRefused
-from mooncake_tier.network import address_of, free_port, listeners
+from mooncake_tier.node.settings import NodeSettings, byte_count
 from mooncake_tier.options import Options
-from mooncake_tier.pressure import FailedLoads, Pauses
-from mooncake_tier.settings import NodeSettings, byte_count
 
 
 @pytest.mark.parametrize(

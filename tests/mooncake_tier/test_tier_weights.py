@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mooncake_tier.errors import KeyRefused
-from mooncake_tier.weights import SAMPLE_BYTES, fingerprint
+from mooncake_tier.identity.weights import SAMPLE_BYTES, fingerprint
 
 SIZES = {"a": 100_000, "b": 10, "c": SAMPLE_BYTES}
 

@@ -139,7 +139,7 @@ def connector() -> Any:
 
 
 def pool() -> Any:
-    """The tier's `mooncake_tier.chunk_pool.ChunkPool`."""
+    """The tier's `mooncake_tier.offloading.chunks.ChunkPool`."""
     return connector()._tier.pool
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from glm53.local.processes import free_ports
-from mooncake_tier.client import TierClient
-from mooncake_tier.node import Node
+from mooncake_tier.client.tier_client import TierClient
+from mooncake_tier.node.processes import Node
+from mooncake_tier.node.settings import NodeSettings
 from mooncake_tier.options import Options
-from mooncake_tier.settings import NodeSettings
 from mooncake_tier.stock import MooncakeStore
 
 POOL = 64 << 20

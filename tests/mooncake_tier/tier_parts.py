@@ -40,7 +40,7 @@ def _no_tier() -> None:
 
 
 def _workers(*told: dict[str, Any]) -> None:
-    from mooncake_tier.told import agreed
+    from mooncake_tier.offloading.told import agreed
 
     agreed([json.dumps(one) for one in told], 2)
 
@@ -60,7 +60,7 @@ def told_by_two() -> tuple[dict[str, Any], list[int]]:
     """The fields, and the finished jobs, of two workers that agree, as the scheduler gets them."""
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
 
-    from mooncake_tier.told import TellingMetadata, agreed
+    from mooncake_tier.offloading.told import TellingMetadata, agreed
 
     one, two = (TellingMetadata.of(OffloadingWorkerMetadata({5: 1}), {"a": 1}) for _ in range(2))
     both: Any = one.aggregate(two)
@@ -85,7 +85,7 @@ def described_after_failures() -> list[str]:
     """Of three chunks described to the router, one came, one did not, and one lies in the store as well."""
     from vllm.v1.kv_offload.base import LookupResult, Medium
 
-    from mooncake_tier import waiting
+    from mooncake_tier.offloading import waiting
 
     host = (Medium.CPU, None)
     described: dict[str, Any] = {

@@ -16,7 +16,7 @@ from glm53.dashboards.grafana import dashboard
 from glm53.dashboards.panels import EDGE, SERVING
 from glm53.deployment import load
 from glm53.render import kubernetes
-from mooncake_tier.figures import FIGURES as TIER
+from mooncake_tier.client.figures import FIGURES as TIER
 from vllm_blhnc.figures import FIGURES as ROWS
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))

@@ -26,7 +26,8 @@ def _solved(tree: Tree) -> str | None:
 
 
 def _module(name: str, *edits: Edit, only: tuple[str, ...] = ()) -> Place:
-    there = {"vllm_stock": "engine_facts", "vllm_namespace": "deployment", "row_facts": "row_settings"}.get(name, name)
+    last = name.rpartition("/")[2]
+    there = {"vllm_stock": "engine_facts", "row_facts": "row_settings"}.get(last, last)
     to = f"{{package}}/{_STORE}/namespace/{there}.py"
     return Place(f"{_HERE}/{name}.py", to, f"{_PACKAGE}.{there}", only=only, edits=edits)
 
@@ -81,10 +82,10 @@ STORE_NAMESPACE = Topic(
         Place(f"{_HERE}/__init__.py", f"{{package}}/{_STORE}/namespace/__init__.py", _PACKAGE),
         _module("errors", only=("TierRefused", "KeyRefused")),
         _module("keys"),
-        _module("weights"),
-        _module("model_layers"),
+        _module("identity/weights"),
+        _module("identity/model_layers"),
         _module(
-            "row_facts",
+            "identity/row_facts",
             Body(
                 file="",
                 scope="row_facts",
@@ -103,7 +104,7 @@ STORE_NAMESPACE = Topic(
             Body(file="", scope="series", code='import vllm\n\nreturn ".".join(vllm.__version__.split(".")[:2])'),
             only=("series", "hash_seed"),
         ),
-        _module("vllm_namespace"),
+        _module("identity/deployment"),
     ),
     tests=(
         Place(
@@ -128,10 +129,8 @@ STORE_NAMESPACE = Topic(
     renamed={
         "A DRAM tier for KV blocks on stock Mooncake: keys that cannot collide, objects that prove themselves, calls "
         "that end.\n\nInstalled but idle: nothing happens until a client is connected or ``mooncake-tier serve`` is "
-        "run. The modules:\n`keys` (names of blocks), `integrity` (the trailer of each object), `client` (lookup, load "
-        "and store under a deadline),\n`node` (master and pool of one machine), `doctor` (what is wrong with a "
-        "machine), `plan` (capacity, plain arithmetic).\n": "What a deployment's blocks have in common, as text for "
-        "the keys of a store.",
+        "run. Each folder imports\nof the others only those before it: `client`, `identity`, `events`, `node`, "
+        "`offloading`, `store`.\n": "What a deployment's blocks have in common, as text for the keys of a store.",
         "The errors of this plugin, always": "The errors of keys, always",
         "kv_connector_extra_config.mooncake_tier": "kv_connector_extra_config.key_namespace",
         "How a worker's rows are encoded, as installed packages tell it: the facts that prefill and decode must share, "
@@ -149,6 +148,7 @@ STORE_NAMESPACE = Topic(
         "cache after cache of a chunk in host memory (`mooncake_tier.tier`)": "cache after cache of a chunk in host "
         "memory",
         "without this tier": "without key_namespace",
+        "`mooncake_tier.identity.": "`",
         "`mooncake_tier.": "`",
     },
 )

@@ -1,0 +1,1 @@
+"""Which deployment a worker's blocks belong to: the fields of its namespace, and the report of them."""

@@ -1,0 +1,1 @@
+"""One machine's master and pool: run, examined, and asked from the command line."""
