@@ -104,6 +104,11 @@ EDITS: dict[str, tuple[Edit, str, str]] = {
         "        return 1\n",
         "        return 1\n\n    def end(self):\n        pass\n",
     ),
+    "a method whose docstring has several lines": (
+        Insert(file="f", anchor="Queue", where="last", code='def end(self):\n    """Go.\n\n    Now.\n    """', blank=1),
+        "        return 1\n",
+        '        return 1\n\n    def end(self):\n        """Go.\n\n        Now.\n        """\n',
+    ),
     "statements in a function under a condition": (
         Insert(file="f", anchor="guarded", where="first", code="x = 1"),
         "    def guarded():\n",

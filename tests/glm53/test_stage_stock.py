@@ -135,6 +135,7 @@ def _own(tree: Tree, topics: tuple[str, ...], chosen: list[str]) -> None:
         pytest.skip("vLLM's topics")
     paths = [str(repository() / "tests" / one) if "/" in one else one for one in chosen]
     ran = run_plugin_tests(tree, topics, *paths)
+    print(ran.stdout)  # how many there were: pytest -rP
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "passed" in ran.stdout
 

@@ -7,6 +7,7 @@ in UTF-8 bytes.
 from __future__ import annotations
 
 import ast
+import copy
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,7 +37,23 @@ def statements(code: str) -> list[ast.stmt]:
 
 def same(left: list[ast.stmt], right: list[ast.stmt]) -> bool:
     """Whether two lists of statements say the same, however they are written."""
-    return [ast.dump(one) for one in left] == [ast.dump(one) for one in right]
+    return [_outline(one) for one in left] == [_outline(one) for one in right] and all(
+        ast.dump(_cleaned(one)) == ast.dump(_cleaned(other)) for one, other in zip(left, right, strict=True)
+    )
+
+
+def _outline(node: ast.stmt) -> tuple[type[ast.stmt], str | None]:
+    """What tells most statements apart without looking inside."""
+    return type(node), getattr(node, "name", None)
+
+
+def _cleaned(node: ast.stmt) -> ast.stmt:
+    """The statement with its docstrings' indentation taken away: it moves with the code."""
+    node = copy.deepcopy(node)
+    for one in ast.walk(node):
+        if isinstance(one, _SCOPES) and (text := ast.get_docstring(one)) is not None:
+            one.body[0] = ast.Expr(ast.Constant(text))
+    return node
 
 
 class Source:

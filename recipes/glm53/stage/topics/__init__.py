@@ -7,6 +7,7 @@ from glm53.stage.topics.flashinfer_head_groups import HEAD_GROUPS
 from glm53.stage.topics.flashinfer_wave_plan import WAVE_PLAN
 from glm53.stage.topics.nixl_progress_delay import PROGRESS_DELAY
 from glm53.stage.topics.vllm_block_runs import BLOCK_RUNS
+from glm53.stage.topics.vllm_connector_wakeup import CONNECTOR_WAKEUP
 from glm53.stage.topics.vllm_context_gather import CONTEXT_GATHER
 from glm53.stage.topics.vllm_cpu_rotary import CPU_ROTARY
 from glm53.stage.topics.vllm_cpu_seeds import CPU_SEEDS
@@ -34,6 +35,7 @@ TOPICS: tuple[Topic, ...] = (
     NVFP4_SCALES,
     LATENT_FOLD,
     SPIN_WAIT,
+    CONNECTOR_WAKEUP,
     STORE_EVENTS,
     STORE_LOADS,
     STORE_NAMESPACE,
