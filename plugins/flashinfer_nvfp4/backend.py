@@ -12,10 +12,11 @@ import logging
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from flashinfer_nvfp4.device import capability
 from flashinfer_nvfp4.dispatch import Shape, choose
 from flashinfer_nvfp4.refusals import Deployment, refusal
 from flashinfer_nvfp4.settings import BACKEND, CACHE_DTYPE, backend_choice
-from flashinfer_nvfp4.stock import NAMES, capability, native_reader, stock_backend, untested
+from flashinfer_nvfp4.stock import NAMES, native_reader, stock_backend, untested
 
 _log = logging.getLogger("vllm.flashinfer_nvfp4")
 
@@ -92,7 +93,7 @@ class _Reading:
         config = get_current_vllm_config()
         if config.model_config is None:
             return None
-        facts = _deployment(config, dtype, has_sink)
+        facts = Deployment.of(config, dtype, has_sink)
         if not ours:
             return refusal(facts) if facts.hisparse else None
         return refusal(facts) or _no_kernel(config, facts, device_capability)
@@ -111,20 +112,6 @@ class _Reading:
     @classmethod
     def get_builder_cls(cls: Any) -> Any:
         return _builder(cls)
-
-
-def _deployment(config: Any, dtype: Any, has_sink: bool) -> Deployment:
-    text = config.model_config.hf_text_config
-    return Deployment(
-        latent=getattr(text, "kv_lora_rank", 0) or 0,
-        rope=getattr(text, "qk_rope_head_dim", 0) or 0,
-        topk=getattr(text, "index_topk", None),
-        dtype=str(dtype).removeprefix("torch."),
-        sinks=has_sink,
-        hisparse=config.attention_config.hisparse_config is not None,
-        skipped=tuple(config.cache_config.kv_cache_dtype_skip_layers or ()),
-        prefill_parallel=config.parallel_config.prefill_context_parallel_size,
-    )
 
 
 def _no_kernel(config: Any, facts: Deployment, device: Any) -> str | None:

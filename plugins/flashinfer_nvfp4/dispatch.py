@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import cast
 
 from flashinfer_nvfp4.cuda_arch import ARCHITECTURES
+from flashinfer_nvfp4.limits import MAX_HEADS, triton_unfit, unfit
 from flashinfer_nvfp4.plan import CLUSTER_SIZES, STAGE_KEYS, legal_cluster_sizes
 from flashinfer_nvfp4.settings import BACKEND, KERNELS, Kernel
 
-__all__ = ["GATHER_BYTES", "GROUP", "MAX_HEADS", "STOCK_SIZES", "Choice", "Installed", "Shape", "choose"]
+__all__ = ["GATHER_BYTES", "GROUP", "STOCK_SIZES", "Choice", "Installed", "Shape", "choose"]
 
-MAX_HEADS = 128
 GROUP = 16
 """Heads of FlashInfer's op, which more heads are dealt out to and fewer padded to."""
 STOCK_SIZES = tuple(size for size in CLUSTER_SIZES if size >= 3)
@@ -27,7 +27,6 @@ GATHER_BYTES = 256 << 20
 FP8_ROW = 576
 
 _SM100 = ((10, 0), (10, 3))
-_TRITON_MAJORS = (9, 10, 12)
 
 
 @dataclass(frozen=True)
@@ -90,20 +89,11 @@ def choose(shape: Shape, installed: Installed, wanted: str = "auto") -> Choice:
 def _cuda(shape: Shape, installed: Installed) -> str:
     if shape.capability not in {arch.capability for arch in ARCHITECTURES.values()}:
         return f"it is not compiled for compute capability {_dotted(shape.capability)}"
-    return _own(shape) or installed.cuda
+    return unfit(shape.heads, shape.topk) or installed.cuda
 
 
 def _triton(shape: Shape, installed: Installed) -> str:
-    if shape.capability[0] not in _TRITON_MAJORS:
-        return f"it does not compile for compute capability {_dotted(shape.capability)}"
-    return _own(shape) or installed.triton
-
-
-def _own(shape: Shape) -> str:
-    """What both kernels of this package ask for."""
-    if not 1 <= shape.heads <= MAX_HEADS:
-        return f"{shape.heads} heads are outside 1 to {MAX_HEADS}"
-    return "" if _fills_stages(shape) else f"a top-k of {shape.topk} is no multiple of {STAGE_KEYS}"
+    return triton_unfit(shape.capability, shape.heads, shape.topk) or installed.triton
 
 
 def _flashinfer(shape: Shape, installed: Installed) -> str:
@@ -113,7 +103,7 @@ def _flashinfer(shape: Shape, installed: Installed) -> str:
         return "it has no log-sum-exp, which decode context parallelism merges by"
     if shape.heads > MAX_HEADS or (shape.heads > GROUP and shape.heads % GROUP):
         return f"{shape.heads} heads are no whole groups of {GROUP}"
-    if not _fills_stages(shape) or not legal_cluster_sizes(shape.topk, dict.fromkeys(STOCK_SIZES, 1)):
+    if unfit(GROUP, shape.topk) or not legal_cluster_sizes(shape.topk, dict.fromkeys(STOCK_SIZES, 1)):
         return f"a top-k of {shape.topk} does not give its clusters 3 to 32 stages of {STAGE_KEYS} keys"
     return installed.flashinfer
 
@@ -124,10 +114,6 @@ def _gather(shape: Shape, installed: Installed) -> str:
     if (copied := shape.tokens * shape.topk * FP8_ROW) > GATHER_BYTES:
         return f"{shape.tokens} tokens copy {copied >> 20} MiB of rows, more than {GATHER_BYTES >> 20}"
     return installed.triton or installed.trtllm
-
-
-def _fills_stages(shape: Shape) -> bool:
-    return shape.topk > 0 and shape.topk % STAGE_KEYS == 0
 
 
 def _dotted(capability: tuple[int, int]) -> str:

@@ -7,10 +7,10 @@ import logging
 
 from vllm.config import get_current_vllm_config
 
+from flashinfer_nvfp4.device import capability
 from flashinfer_nvfp4.dispatch import Choice, Installed, Shape, choose
 from flashinfer_nvfp4.errors import BuildRefused
 from flashinfer_nvfp4.settings import BACKEND, backend_choice
-from flashinfer_nvfp4.stock import capability
 
 __all__ = ["kernel_for"]
 

@@ -1,20 +1,4 @@
-"""Sizes and launch shapes: numbers in, numbers out, standard library only.
-
-Cluster size. A decode launch gives each query token one cluster of C thread blocks (CTAs), which share its top-k keys
-in stages of 32. A GPU runs only so many clusters of a size at once; the rest waits for the next *wave*. So a launch
-of T tokens costs, in units of one stage::
-
-    waves = ceil(T / capacity[C])        cost = waves * (ceil(topk / 32 / C) + 3)
-
-where 3 stages stand for filling the pipeline and merging the cluster's partial results. Model and constant are those
-of the fork of FlashInfer in which ``nvfp4_sparse_mla_decode`` was developed (stu-cao/flashinfer, 0f08cb73), which
-plans so on a B300 for a top-k of 2048. FlashInfer 0.7.4 itself takes the largest C whose T clusters fit into one
-wave, and the smallest C when none does. Its published times on a GB300 are 26.7 us for 45 tokens (C = 3, one wave)
-and 50.5 us for 47 (C = 3, two waves), for which the model has 25 and 50; for C = 5 it has 32. `plan_clusters`
-minimises the cost, so by the model it is never worse; the gain is largest where a wave would run nearly empty.
-
-Rows. What one token stores: an MLA row in every layer and an indexer row where the layer has an indexer.
-"""
+"""Sizes and launch shapes: numbers in, numbers out, standard library only."""
 
 from __future__ import annotations
 
@@ -38,9 +22,12 @@ STAGE_KEYS = 32
 STAGES = (3, 32)
 """Fewest and most stages of a CTA in the stock op: its ring of slots, and its table of 1024 indices."""
 OVERHEAD_STAGES = 3
+"""What filling the pipeline and merging within a launch is taken to cost."""
 MERGE_STAGES = 4
 """What launching the merge kernel and passing partial results through memory is taken to cost."""
 MAX_SPLITS = 16
+SPLIT_STAGES = 3
+"""Fewest stages of a split."""
 CLUSTER_SIZES = range(1, 9)
 """8 CTAs is the largest cluster that every device launches without an opt-in."""
 
@@ -78,7 +65,20 @@ def legal_cluster_sizes(topk: int, capacity: Mapping[int, int], stages: tuple[in
 
 
 def launch_cost(num_tokens: int, topk: int, size: int, at_once: int) -> int:
-    """Cost, in stages, of ``num_tokens`` clusters of ``size`` CTAs of which the device runs ``at_once``."""
+    """Cost, in stages, of ``num_tokens`` clusters of ``size`` CTAs of which the device runs ``at_once``.
+
+    A decode launch gives each query token one cluster of C thread blocks (CTAs), which share its top-k keys in stages
+    of 32. A GPU runs only so many clusters of a size at once; the rest waits for the next *wave*. So a launch of T
+    tokens costs, in units of one stage::
+
+        waves = ceil(T / capacity[C])        cost = waves * (ceil(topk / 32 / C) + 3)
+
+    where 3 stages stand for filling the pipeline and merging the cluster's partial results. Model and constant are
+    those of the fork of FlashInfer in which ``nvfp4_sparse_mla_decode`` was developed (stu-cao/flashinfer, 0f08cb73),
+    which plans so on a B300 for a top-k of 2048. FlashInfer 0.7.4 itself takes the largest C whose T clusters fit into
+    one wave, and the smallest C when none does. Its published times on a GB300 are 26.7 us for 45 tokens (C = 3, one
+    wave) and 50.5 us for 47 (C = 3, two waves), for which the model has 25 and 50; for C = 5 it has 32.
+    """
     waves = -(-num_tokens // at_once)
     return waves * (-(-topk // STAGE_KEYS // size) + OVERHEAD_STAGES)
 
@@ -87,9 +87,10 @@ def plan_clusters(num_tokens: int, topk: int, capacity: Mapping[int, int], stage
     """CTAs per token for a launch of ``num_tokens`` tokens with ``topk`` keys each.
 
     ``capacity``: clusters that run at once, by size, for the sizes that the kernel has (the stock op: 3 to 8), as
-    ``cudaOccupancyMaxActiveClusters`` tells. Among sizes of equal cost the one with fewer waves is taken, then the
-    larger. No token is planned as one token. Raises ValueError for a size outside 1..8, a ``topk`` that is no
-    positive multiple of 32, a negative ``num_tokens``, and where no size is legal.
+    ``cudaOccupancyMaxActiveClusters`` tells. The size of least `launch_cost` is taken, which by that model is never
+    worse than FlashInfer's; the gain is largest where a wave would run nearly empty. Among sizes of equal cost the one
+    with fewer waves is taken, then the larger. No token is planned as one token. Raises ValueError for a size outside
+    1..8, a ``topk`` that is no positive multiple of 32, a negative ``num_tokens``, and where no size is legal.
     """
     if num_tokens < 0:
         raise ValueError(f"num_tokens={num_tokens} cannot be launched; allowed: 0 and more. Pass the batch's tokens.")
@@ -116,9 +117,10 @@ def plan_splits(programs: int, topk: int, at_once: int) -> int:
     """Programs among which the Triton decode kernel divides a token's ``topk`` keys.
 
     ``programs``: of a launch without splits, tokens times tiles of heads; ``at_once``: how many a device runs at once.
-    The cost in stages is that of a cluster launch (see the top of the module), plus `MERGE_STAGES` where a second
-    kernel has to merge; it was not measured. Splits are at most `MAX_SPLITS` and no smaller than three stages; of equal
-    costs the fewest win. Raises ValueError as `plan_clusters` does.
+    The cost, in stages of 32 keys, is that of the waves in which the programs run, each as long as the stages of one
+    program and `OVERHEAD_STAGES`, plus `MERGE_STAGES` where a second kernel has to merge; it was not measured. Splits
+    are at most `MAX_SPLITS` and no smaller than `SPLIT_STAGES`; of equal costs the fewest win. Raises ValueError for
+    numbers that are no launch.
     """
     if programs < 0 or at_once < 1 or topk <= 0 or topk % STAGE_KEYS:
         raise ValueError(
@@ -131,7 +133,7 @@ def plan_splits(programs: int, topk: int, at_once: int) -> int:
         waves = -(-max(programs, 1) * splits // at_once)
         return waves * (-(-stages // splits) + OVERHEAD_STAGES) + (MERGE_STAGES if splits > 1 else 0)
 
-    return min(range(1, max(1, min(MAX_SPLITS, stages // STAGES[0])) + 1), key=cost)
+    return min(range(1, max(1, min(MAX_SPLITS, stages // SPLIT_STAGES)) + 1), key=cost)
 
 
 def row_bytes(cache_dtype: str) -> int:

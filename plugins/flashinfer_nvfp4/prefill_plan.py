@@ -3,7 +3,7 @@
 *Direct*: the decode kernel takes prefill tokens as further tokens. It needs no workspace, and reads and unpacks a row
 again for every token and every 16 heads that select it.
 
-*Staged*: the rows of a request are decoded once into a workspace, as the FP8 or BF16 rows that stock sparse kernels
+*Staged*: the rows of a request are decoded once into a workspace, as the FP8 or BF16 rows that other sparse kernels
 read. Requests whose rows fit together share a *stage*. A request with more rows than the workspace holds takes several
 stages, *parts* of its keys, whose results are merged by their log-sum-exps. In each stage the tokens come in *passes*,
 because what a pass needs beside the rows lives in the workspace too (`flashinfer_nvfp4.workspace`). So does what
@@ -41,10 +41,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Costs:
-    """Microseconds, by which `plan_prefill` compares. None was measured with this plugin's kernels.
+    """Microseconds, by which `plan_prefill` compares. None was measured with these kernels.
 
     ``direct``: of a token and 16 heads at a top-k of 2048; FlashInfer's op takes 76.8 us for 128 tokens on a GB300
-    (its README). ``staged``: of a token in a stock kernel; between 35 and 45 tokens TRTLLM-gen's time grows by 0.31 us
+    (its README). ``staged``: of a token in TRTLLM-gen; between 35 and 45 tokens its time grows by 0.31 us
     a token there. ``part``: what each further part costs a token: the shortest launch, its index list, the merge.
     ``row``: 928 bytes read and written at 4 TB/s. ``benchmarks/nvfp4_gpu.py`` prints what a device takes.
     """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from flashinfer_nvfp4.rowformat import LATENT, ROPE
 
@@ -27,6 +28,21 @@ class Deployment:
     hisparse: bool = False
     skipped: tuple[str, ...] = ()
     prefill_parallel: int = 1
+
+    @classmethod
+    def of(cls, config: Any, dtype: Any, sinks: bool) -> Deployment:
+        """That of a vLLM configuration with a model, by the dtype that its attention was asked for."""
+        text = config.model_config.hf_text_config
+        return cls(
+            latent=getattr(text, "kv_lora_rank", 0) or 0,
+            rope=getattr(text, "qk_rope_head_dim", 0) or 0,
+            topk=getattr(text, "index_topk", None),
+            dtype=str(dtype).removeprefix("torch."),
+            sinks=sinks,
+            hisparse=config.attention_config.hisparse_config is not None,
+            skipped=tuple(config.cache_config.kv_cache_dtype_skip_layers or ()),
+            prefill_parallel=config.parallel_config.prefill_context_parallel_size,
+        )
 
 
 def refusal(deployment: Deployment) -> str | None:

@@ -1,6 +1,6 @@
 """Staged prefill of one layer in vLLM: who reads the rows, where they are staged, and what a batch's metadata says.
 
-Staged where TRTLLM-gen runs (compute capability 10.x): it is the one stock kernel that takes 16 heads without padding,
+Staged where TRTLLM-gen runs (compute capability 10.x): it is the one FP8 kernel that takes 16 heads without padding,
 and reads FP8 rows of 576 bytes. Elsewhere, with ``FLASHINFER_NVFP4_PREFILL_MIB=0``, and under decode context
 parallelism, where a worker holds a part of each context, prefill is direct.
 """
@@ -8,17 +8,16 @@ parallelism, where a worker holds a part of each context, prefill is direct.
 from __future__ import annotations
 
 import functools
-import importlib
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from flashinfer_nvfp4.launch import Decoder
+from flashinfer_nvfp4.decoder import Decoder
+from flashinfer_nvfp4.device import shared_scratch, trtllm_workspace
 from flashinfer_nvfp4.prefill import PrefillTables, StagedKernel, attend
 from flashinfer_nvfp4.prefill_plan import PrefillPlan, Request, Stage, Window, plan_prefill
 from flashinfer_nvfp4.rowformat import LATENT, ROPE, ROW_BYTES
-from flashinfer_nvfp4.stock import shared_scratch, stock_workspace
 from flashinfer_nvfp4.trtllm import TrtllmRows, missing
 from flashinfer_nvfp4.workspace import SETTING, Layout, StagedRows, chosen_workspace, plan_layout
 
@@ -91,7 +90,8 @@ class Staging:
         ``query`` [tokens, heads, 576] and ``topk`` int32 [tokens or more, topk], keys as positions in their requests,
         of the whole batch; ``decoder``: attends to rows where they lie, for what is not staged.
         """
-        sparse = importlib.import_module("vllm.v1.attention.backends.mla.sparse_utils")
+        from vllm.v1.attention.backends.mla import sparse_utils as sparse
+
         first, tokens = metadata.num_decode_tokens, query.shape[0]
         rows, stride = sparse.flat_kv_row_view(cache, metadata.block_size)
 
@@ -145,10 +145,10 @@ def plan_staging(capability: tuple[int, int], heads: int, topk: int, shards: int
 def make_staging(layout: Layout, scale: float, nope: int, device: torch.device) -> Staging:
     """TRTLLM-gen for rows in ``layout``. ``scale``: of ``query @ key``; ``nope``: see `TrtllmRows`.
 
-    Its own workspace is the one that stock's layers share, longer by what log-sum-exps of a pass take.
+    Its own workspace is the one that vLLM's layers share, longer by what log-sum-exps of a pass take.
     """
     more = layout.pass_tokens * layout.heads * ROWS.lse_bytes + GUARD_BYTES
-    return Staging(layout, TrtllmRows(scale, nope, stock_workspace(device, more)))
+    return Staging(layout, TrtllmRows(scale, nope, trtllm_workspace(device, more)))
 
 
 def requests_of(metadata: Any) -> list[Request] | None:

@@ -16,13 +16,10 @@ __all__ = [
     "VLLM_SINCE_033",
     "VLLM_UNTIL_031",
     "VLLM_UNTIL_032",
-    "capability",
     "least_of_ranks",
     "native_reader",
-    "shared_scratch",
     "stock_backend",
     "stock_builder",
-    "stock_workspace",
     "untested",
     "weight_transfer",
 ]
@@ -70,28 +67,6 @@ def stock_builder() -> tuple[Any, Any]:
     """
     module = importlib.import_module("vllm.v1.attention.backends.mla.flashinfer_mla_sparse")
     return module.FlashInferMLASparseMetadataBuilder, module.FlashInferMLASparseTRTLLMMetadataBuilder
-
-
-def stock_workspace(device: Any, more: int = 0) -> Any:
-    """The buffer of TRTLLM-gen that stock's layers share, zeroed when it is first asked for.
-
-    ``more``: bytes beyond those that vLLM gives it, for log-sum-exps; a longer buffer replaces a shorter one.
-    """
-    module = importlib.import_module("vllm.v1.attention.backends.mla.flashinfer_mla_sparse")
-    envs = importlib.import_module("vllm.envs")
-    return module._get_workspace_buffer(device, envs.VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE + more)
-
-
-def shared_scratch(count: int) -> Any:
-    """``count`` bytes, uint8, of the scratch memory that all layers of a worker share, valid until the next call."""
-    manager = importlib.import_module("vllm.v1.worker.workspace").current_workspace_manager()
-    return manager.get_simultaneous(((count,), importlib.import_module("torch").uint8))[0]
-
-
-def capability() -> tuple[int, int]:
-    """Compute capability of the worker's device."""
-    found = importlib.import_module("vllm.platforms").current_platform.get_device_capability()
-    return (found.major, found.minor)
 
 
 def weight_transfer() -> str | None:

@@ -86,9 +86,27 @@ def configure() -> None:
         attention_config=SimpleNamespace(hisparse_config=None),
         cache_config=SimpleNamespace(block_size=64),
     )
-    ours = (_module(f"flashinfer_nvfp4.{name}") for name in ("attention", "kernel_choice"))
-    for module in (sparse, *ours):
+    ours = ("rows_attention", *(("attention", "kernel_choice") if _plugin() else ()))
+    for module in (sparse, *(_module(f"flashinfer_nvfp4.{name}") for name in ours)):
         module.get_current_vllm_config = lambda: config
+
+
+def _backend() -> Any:
+    """The class that reads the rows of this device: the plugin's under stock's name; vLLM's own in a staged tree."""
+    if not _plugin():
+        return _module("vllm.v1.attention.backends.mla.nvfp4_mla_sparse").Nvfp4MLASparseBackend
+    major = _module("flashinfer_nvfp4.device").capability()[0]
+    name = next(name for name, majors in _module("flashinfer_nvfp4.stock").NAMES.items() if major in majors)
+    return getattr(_module("flashinfer_nvfp4.backend"), name)
+
+
+def _plugin() -> bool:
+    """Whether the plugin is there; a staged tree has what was moved, and nothing else of it."""
+    try:
+        _module("flashinfer_nvfp4.kernel_choice")
+    except ModuleNotFoundError:
+        return False
+    return True
 
 
 def implementation(heads: int, topk: Any, shard: tuple[int, int] = (1, 0)) -> Any:
@@ -97,9 +115,7 @@ def implementation(heads: int, topk: Any, shard: tuple[int, int] = (1, 0)) -> An
     group = SimpleNamespace(world_size=shard[0], rank_in_group=shard[1])
     state.get_dcp_group = lambda: group
     state.get_dcp_world_size_and_rank = lambda enabled=True: shard
-    stock = _module("flashinfer_nvfp4.stock")
-    name = next(name for name, majors in stock.NAMES.items() if stock.capability()[0] in majors)
-    impl = getattr(_module("flashinfer_nvfp4.backend"), name).get_impl_cls()(
+    impl = _backend().get_impl_cls()(
         num_heads=heads,
         head_size=576,
         scale=SCALE,
@@ -133,7 +149,7 @@ def metadata_of(case: Any) -> Any:
 
 
 def attend(request: bytes) -> bytes:
-    """Write a case's rows, then attend: the cache, output, log-sum-exp, its base and the kernel."""
+    """Write a case's rows, then attend: the cache, output, log-sum-exp, its base and the decoder."""
     case = loaded(request)
     impl = implementation(case["heads"], case["topk"], case.get("shard", (1, 0)))
     scale = torch.ones(1)
@@ -144,7 +160,7 @@ def attend(request: bytes) -> bytes:
     if case.get("parted"):
         query = query.split((512, 64), -1)
     out, lse = impl.forward_mqa(query, case["cache"], metadata_of(case), SimpleNamespace(_q_scale_float=1.0))
-    return saved((case["cache"], out, lse, impl.lse_base_on_e, impl.choice.kernel))
+    return saved((case["cache"], out, lse, impl.lse_base_on_e, type(impl.decoder).__name__))
 
 
 def merge(request: bytes) -> bytes:
@@ -195,7 +211,7 @@ def fused_write(request: bytes) -> bytes:
 
 def real_layer(folder: str) -> bytes:
     """vLLM's own attention layer of the model in ``folder``, on this backend, and metadata of a batch of three."""
-    backend = _module("flashinfer_nvfp4.backend").FLASHMLA_SPARSE
+    backend = _backend()
     layers = _module("vllm.model_executor.layers.attention.mla_attention")
     layers.get_attn_backend = lambda *args, **kwargs: backend
     config = (

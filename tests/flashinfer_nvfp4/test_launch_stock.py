@@ -22,7 +22,7 @@ from kernel_calls import values_of
 from flashinfer_nvfp4 import installed
 from flashinfer_nvfp4.codec import encode_rows
 from flashinfer_nvfp4.errors import BuildRefused
-from flashinfer_nvfp4.launch import Decoder
+from flashinfer_nvfp4.launch import decoder_of
 
 SCALE = 256**-0.5
 CAPACITY = {8: 14, 6: 20, 5: 28, 4: 36, 3: 46}
@@ -75,7 +75,7 @@ def test_any_number_of_heads_goes_through_the_op_of_sixteen(
     flashinfer: FakeFlashInfer, heads: int, groups: int
 ) -> None:
     query, rows, indices = _case(3, heads, topk=512)
-    out, lse = Decoder("flashinfer", SCALE, lse=False)(query, rows, indices)
+    out, lse = decoder_of("flashinfer", SCALE, lse=False)(query, rows, indices)
     right, _ = attention(query, rows, indices, SCALE)
 
     assert lse is None
@@ -90,7 +90,7 @@ def test_the_op_gets_this_packages_cluster_size(flashinfer: FakeFlashInfer, toke
     """47 and 64 launches at a top-k of 2048 are where FlashInfer's own plan leaves a second wave nearly empty."""
     query, rows, indices = _case(tokens, heads, topk=2048)
     indices[:] = -1
-    Decoder("flashinfer", SCALE, lse=False)(query, rows, indices)
+    decoder_of("flashinfer", SCALE, lse=False)(query, rows, indices)
 
     assert flashinfer.launches == [(tokens * -(-heads // 16), ctas)]
 
@@ -99,7 +99,7 @@ def test_where_the_op_does_not_tell_its_capacity_it_plans_for_itself(
     flashinfer: FakeFlashInfer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(installed, "op_capacity", lambda device: None)
-    Decoder("flashinfer", SCALE, lse=False)(*_case(2, 16, topk=512))
+    decoder_of("flashinfer", SCALE, lse=False)(*_case(2, 16, topk=512))
 
     assert flashinfer.launches == [(2, None)]
 

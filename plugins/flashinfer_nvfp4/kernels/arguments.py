@@ -7,7 +7,7 @@ BLHNC, where the pages of other layers lie between. A flat view of rows is a cac
 from __future__ import annotations
 
 import torch
-from triton.runtime.jit import JITFunction
+import triton
 
 from flashinfer_nvfp4.errors import LaunchRefused
 from flashinfer_nvfp4.tensors import ALIGNMENT, check_cache
@@ -17,7 +17,7 @@ __all__ = ["ALIGNMENT", "check_cache", "check_devices", "check_output", "check_r
 
 def interpreted(kernel: object) -> bool:
     """Whether Triton was imported under ``TRITON_INTERPRET=1``, so that ``kernel`` runs on the CPU."""
-    return not isinstance(kernel, JITFunction)
+    return not isinstance(kernel, triton.JITFunction)
 
 
 def check_devices(kernel: object, **tensors: torch.Tensor) -> None:

@@ -24,13 +24,13 @@ from flashinfer_nvfp4.kernels.arguments import (
     interpreted,
 )
 from flashinfer_nvfp4.kernels.elements import byte_offsets, e4m3_halves, load_rows, rounded, widened
+from flashinfer_nvfp4.limits import MAX_HEADS
 from flashinfer_nvfp4.plan import STAGE_KEYS, plan_splits
 from flashinfer_nvfp4.rowformat import LATENT, ROPE
 from flashinfer_nvfp4.tensors import check_tensor
 
-__all__ = ["LAUNCH", "MAX_HEADS", "MERGE_LAUNCH", "TILE", "decode"]
+__all__ = ["LAUNCH", "MERGE_LAUNCH", "TILE", "decode"]
 
-MAX_HEADS = 128
 TILE = 16
 """Heads of a program: with twice as many, query and sums do not fit into its registers."""
 LAUNCH = {"num_warps": 8, "num_stages": 2, "enable_fp_fusion": True}
