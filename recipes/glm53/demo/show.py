@@ -74,6 +74,10 @@ def _tier(tier: dict[str, Any]) -> Table:
     for one in tier["asked"]:
         figures = [f"{one[source]:,}" for source in ("computed", "gpu", "tier")]
         table.add_row(one["what"], *figures, f"{one['ttft_s']:.2f}")
+    if len(tier["ranks"]) > 1:
+        for number, rank in sorted(tier["ranks"].items()):
+            figures = [f"{rank[source]:,}" for source in ("computed", "gpu", "tier")]
+            table.add_row(f"all prompts, data-parallel rank {number}", *figures, "")
     return table
 
 

@@ -12,7 +12,7 @@ import httpx
 from glm53.deployment import Deployment
 from glm53.local.stack import Progress, Stack, StackError, running_stack
 
-__all__ = ["Asked", "drive", "tokens_by_source"]
+__all__ = ["Asked", "drive", "tokens_by_rank", "tokens_by_source"]
 
 #: vLLM's names of where a prompt's tokens came from, and ours.
 _SOURCES = {"local_compute": "computed", "local_cache_hit": "gpu", "external_kv_transfer": "tier"}
@@ -51,10 +51,12 @@ def drive(deployment: Deployment, run_dir: Any, progress: Progress) -> dict[str,
         _stored(status)
         httpx.post(f"{status}/engine/flush_cache", json={}, timeout=60, trust_env=False).raise_for_status()
         asked.append(_ask(stack, status, "after eviction", prompt))
+        ranks = tokens_by_rank(_metrics(status))
     first, again, evicted = asked
     progress(f"tier: {evicted.tier} of {evicted.tier + evicted.computed} prompt tokens came from the DRAM tier")
     return {
         "asked": [asdict(one) for one in asked],
+        "ranks": ranks,
         "outputs_equal": first.text == again.text == evicted.text,
         "from_the_tier": evicted.tier > 0 and evicted.loaded_bytes > 0 and evicted.gpu == 0,
     }
@@ -123,10 +125,18 @@ def _figures(status: str) -> dict[str, float]:
 
 def tokens_by_source(metrics: str) -> dict[str, int]:
     """Prompt tokens so far, computed, from the GPU's cache and from the tier, by a worker's ``/metrics``."""
-    found = dict.fromkeys(_SOURCES.values(), 0)
-    for labels, value in re.findall(r"^vllm:prompt_tokens_by_source_total\{(.*)\} (\S+)$", metrics, re.MULTILINE):
-        if (source := re.search(r'source="(\w+)"', labels)) and source[1] in _SOURCES:
-            found[_SOURCES[source[1]]] += int(float(value))
+    ranks = tokens_by_rank(metrics).values()
+    return {source: sum(rank[source] for rank in ranks) for source in _SOURCES.values()}
+
+
+def tokens_by_rank(metrics: str) -> dict[str, dict[str, int]]:
+    """The same for each data-parallel rank of the worker, by its number."""
+    found: dict[str, dict[str, int]] = {}
+    for text, value in re.findall(r"^vllm:prompt_tokens_by_source_total\{(.*)\} (\S+)$", metrics, re.MULTILINE):
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', text))
+        if (source := _SOURCES.get(labels.get("source", ""))) is not None:
+            rank = found.setdefault(labels.get("engine", "0"), dict.fromkeys(_SOURCES.values(), 0))
+            rank[source] += int(float(value))
     return found
 
 

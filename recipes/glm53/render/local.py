@@ -18,7 +18,18 @@ from glm53.commands.tier import MODULE, node_arguments
 from glm53.deployment import Deployment, RoleName
 from glm53.output.shell import script
 
-__all__ = ["LOOPBACK", "Ports", "Process", "Role", "files", "port_runs", "render", "shared_ports", "worker", "worker_ports"]
+__all__ = [
+    "LOOPBACK",
+    "Ports",
+    "Process",
+    "Role",
+    "files",
+    "port_runs",
+    "render",
+    "shared_ports",
+    "worker",
+    "worker_ports",
+]
 
 LOOPBACK = "127.0.0.1"
 NAMESPACE = "dynamo"
