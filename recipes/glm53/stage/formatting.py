@@ -9,34 +9,42 @@ import tomllib
 from pathlib import Path
 
 from glm53.stage.errors import StageError
+from glm53.stage.native import SUFFIXES
 from glm53.stage.tree import Tree
 
 __all__ = ["formatted"]
 
 
 def formatted(tree: Tree, path: Path, text: str) -> str:
-    """The text as ruff formats it under the tree's settings; as it is where the tree has none, or ruff is missing.
+    """The text as the tree's own formatter has it; as it is where the tree has no settings, or there is no formatter.
 
-    Raises `StageError` with ruff's words if ruff refuses it.
+    Python goes through ruff, C++ and CUDA through clang-format. Raises `StageError` with their words if they refuse it.
     """
-    settings = tree.root / "pyproject.toml"
-    ruff = _ruff()
-    if ruff is None or not settings.is_file() or "ruff" not in tomllib.loads(settings.read_text()).get("tool", {}):
+    if path.suffix in SUFFIXES:
+        program, settings = shutil.which("clang-format"), tree.root / ".clang-format"
+        if program is None or not settings.is_file():
+            return text
+        return _run(tree, path, text, [program, f"--style=file:{settings}", f"--assume-filename={path}"], settings)
+    settings, program = tree.root / "pyproject.toml", _ruff()
+    if program is None or not settings.is_file() or "ruff" not in tomllib.loads(settings.read_text()).get("tool", {}):
         return text
-    common = ["--config", str(settings), "--stdin-filename", str(path), "-"]
     for command in (["check", "--quiet", "--select", "I", "--fix-only"], ["format", "--quiet"]):
-        done = subprocess.run(
-            [ruff, *command, *common], input=text, cwd=tree.root, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise StageError(
-                f"ruff {command[0]} on {path.name}: {done.stderr.strip()}",
-                "the file would not be in the project's format",
-                "a ruff that takes the project's pyproject.toml",
-                "Install the ruff that the project pins, or take ruff off the PATH",
-            )
-        text = done.stdout
+        common = ["--config", str(settings), "--stdin-filename", str(path), "-"]
+        text = _run(tree, path, text, [program, *command, *common], settings)
     return text
+
+
+def _run(tree: Tree, path: Path, text: str, command: list[str], settings: Path) -> str:
+    done = subprocess.run(command, input=text, cwd=tree.root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        name = Path(command[0]).name
+        raise StageError(
+            f"{name} on {path.name}: {done.stderr.strip()}",
+            "the file would not be in the project's format",
+            f"a {name} that takes the project's {settings.name}",
+            f"Install the {name} that the project pins, or take {name} off the PATH",
+        )
+    return done.stdout
 
 
 def _ruff() -> str | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from glm53.stage.edits import Edit
 from glm53.stage.errors import Drifted, StageError
 from glm53.stage.formatting import formatted
+from glm53.stage.native import SUFFIXES, moved_native, same_native
 from glm53.stage.place import Place, header, moved, repository
 from glm53.stage.source import Source
 from glm53.stage.topic import Topic
@@ -145,12 +146,18 @@ def _placed(topic: Topic, tree: Tree) -> list[Change]:
     here = repository()
     head = header(tree.source(topic.near).text)
     modules = {place.name: place.module for place in topic.places if place.module}
+    every = (*topic.places, *topic.tests)
+    files = {place.source: _target(tree, place).relative_to(tree.root).as_posix() for place in every}
     found = []
-    for place in (*topic.places, *topic.tests):
+    for place in every:
         path = _target(tree, place)
         before = path.read_bytes().decode("utf-8") if path.is_file() else None
-        after = moved((here / place.source).read_text(encoding="utf-8"), place, modules, topic.renamed, head)
-        if before is not None and _says_the_same(before, after):
+        text = (here / place.source).read_text(encoding="utf-8")
+        if path.suffix in SUFFIXES:
+            after = moved_native(text, place, files, topic.renamed, head)
+        else:
+            after = moved(text, place, modules, topic.renamed, head)
+        if before is not None and (same_native if path.suffix in SUFFIXES else _says_the_same)(before, after):
             continue  # upstream's formatter may have been over it
         if before is not None:
             raise StageError(
