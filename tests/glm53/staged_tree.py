@@ -155,5 +155,5 @@ def _run(tree: Tree, name: str, start: str, *arguments: str, **variables: str) -
     }
     command = [sys.executable, *arguments]
     return subprocess.run(
-        command, env=environment, cwd=tree.root, capture_output=True, text=True, timeout=600, check=False
+        command, env=environment, cwd=tree.root, capture_output=True, text=True, timeout=1800, check=False
     )

@@ -136,6 +136,13 @@ EDITS: dict[str, tuple[Edit, str, str]] = {
         '        1, 2\n    ),\n    "three": 3,\n',
     ),
     "another body": (Body(file="f", scope="Queue.other", code="return 2"), "return 1", "return 2"),
+    "a body for other parameters": (
+        Body(
+            file="f", scope="Queue.wait", code="return retries", parameters=("self", "retries: int = 2", "nap: int = 0")
+        ),
+        TEXT[TEXT.index("(self, seconds") : TEXT.index("    def other")],
+        '(self, retries: int = 2, nap: int = 0):\n        """Wait."""\n        return retries\n\n',
+    ),
     "a parameter behind the named ones": (
         Parameter(file="f", scope="Queue.wait", code="nap: float = 0.5"),
         "retries=2):",
@@ -201,6 +208,11 @@ REFUSED: dict[str, tuple[Edit, str, str]] = {
         Parameter(file="f", scope="Queue.wait", code="nap: float = 0.5"),
         TEXT.replace("retries=2", "retries=2, **more"),
         "parameters of Queue.wait",
+    ),
+    "parameters of any name in the place of others": (
+        Body(file="f", scope="Queue.wait", code="return 1", parameters=("self",)),
+        TEXT.replace("*, retries=2", "**more"),
+        "parameters of Queue.wait that are named",
     ),
     "a dictionary that is gone": (
         Entry(file="f", target="NAMES", key="three", code="3"),

@@ -45,13 +45,13 @@ def done(tree: Tree) -> list[Change]:
         assert verdict.state is State.NEEDED, verdict
         assert verdict.tested
     for topic in TOPICS:
-        if topic.project == tree.project and topic not in of(tree):
+        if topic.project == tree.project and topic not in of(tree) and not topic.comes_after(tree.version):
             assert examine(topic, tree).state is State.UPSTREAM, topic.id
     return staged(tree)
 
 
 def of(tree: Tree) -> list[Topic]:
-    """The topics for this release; what was written for others must be in it, or not apply."""
+    """The topics for this release; those for older ones must be in it."""
     topics = [topic for topic in TOPICS if topic.project == tree.project]
     return [topic for topic in topics if topic.window.contains(tree.version)]
 

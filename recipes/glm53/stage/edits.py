@@ -254,22 +254,39 @@ class Parameter(Edit):
 
 @dataclass(frozen=True, kw_only=True)
 class Body(Edit):
-    """Other statements in a function, behind its docstring; its parameters stay."""
+    """Other statements in a function, behind its docstring.
+
+    parameters: all of them as they are then, ``name: type = default``; empty leaves those that it has.
+    """
 
     scope: str
     code: str
+    parameters: tuple[str, ...] = ()
 
     def splices(self, source: Source) -> list[Splice]:
         node = source.scope(self.scope)
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             raise Drifted(source.file, f"function {self.scope}", [])
+        found = self._renamed(source, node) if self.parameters else []
         body = node.body
         if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant) and len(body) > 1:
             body = body[1:]
         if same(list(body), statements(self.code)):
-            return []
+            return found
         text = textwrap.indent(textwrap.dedent(self.code).strip("\n") + "\n", source.indent(body[0]))
-        return [Splice(source.line_start(body[0]), source.line_end(body[-1]), text)]
+        return [*found, Splice(source.line_start(body[0]), source.line_end(body[-1]), text)]
+
+    def _renamed(self, source: Source, node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[Splice]:
+        (wanted,) = statements(f"def _({', '.join(self.parameters)}): pass")
+        assert isinstance(wanted, ast.FunctionDef)
+        if ast.dump(node.args) == ast.dump(wanted.args):
+            return []
+        written = [one for one in ast.iter_child_nodes(node.args) if isinstance(one, ast.arg | ast.expr)]
+        if not written or node.args.vararg or node.args.kwarg or node.args.posonlyargs:
+            raise Drifted(source.file, f"parameters of {self.scope} that are named", [])
+        first = min(written, key=source.start)
+        gap = ",\n" + source.indent(first) if first.lineno != node.lineno else ", "
+        return [Splice(source.start(first), max(map(source.end, written)), gap.join(self.parameters))]
 
 
 def _changed(source: Source, value: ast.expr, code: str) -> list[Splice]:

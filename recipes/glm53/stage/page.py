@@ -38,11 +38,11 @@ place that it edits. This page is written by `python -m glm53.stage.page`; edit 
 
 
 def states(topic: Topic, trees: list[Tree]) -> dict[str, State]:
-    """The topic's state on each release that there is a tree of."""
+    """The topic's state on each release that there is a tree of, from the first that it is written for."""
     return {
         tree.version.public: examine(topic, tree).state
         for tree in sorted(trees, key=lambda tree: tree.version)
-        if tree.project == topic.project
+        if tree.project == topic.project and not topic.comes_after(tree.version)
     }
 
 

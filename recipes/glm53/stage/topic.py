@@ -66,6 +66,10 @@ class Topic:
         """The releases it is written for."""
         return SpecifierSet(self.releases)
 
+    def comes_after(self, version: Version) -> bool:
+        """Whether a release is older than those that it is written for."""
+        return any(one.operator in (">=", "==", "~=") and version < Version(one.version) for one in self.window)
+
     def edits_for(self, version: Version) -> tuple[Edit, ...]:
         """The edits that this release needs."""
         return tuple(edit for edit in self.edits if edit.concerns(version))

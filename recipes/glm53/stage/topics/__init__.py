@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from glm53.stage.topic import Topic
+from glm53.stage.topics.flashinfer_decode_lse import DECODE_LSE
 from glm53.stage.topics.flashinfer_head_groups import HEAD_GROUPS
 from glm53.stage.topics.flashinfer_wave_plan import WAVE_PLAN
 from glm53.stage.topics.nixl_progress_delay import PROGRESS_DELAY
@@ -11,11 +12,13 @@ from glm53.stage.topics.vllm_connector_wakeup import CONNECTOR_WAKEUP
 from glm53.stage.topics.vllm_context_gather import CONTEXT_GATHER
 from glm53.stage.topics.vllm_cpu_rotary import CPU_ROTARY
 from glm53.stage.topics.vllm_cpu_seeds import CPU_SEEDS
+from glm53.stage.topics.vllm_cpu_slot_mapping import CPU_SLOT_MAPPING
 from glm53.stage.topics.vllm_cpu_sparse_mla import CPU_SPARSE_MLA
 from glm53.stage.topics.vllm_draft_pages import DRAFT_PAGES
 from glm53.stage.topics.vllm_glm_parser import GLM_PARSER
 from glm53.stage.topics.vllm_latent_fold import LATENT_FOLD
 from glm53.stage.topics.vllm_nvfp4_scales import NVFP4_SCALES
+from glm53.stage.topics.vllm_row_pages import ROW_PAGES
 from glm53.stage.topics.vllm_spin_wait import SPIN_WAIT
 from glm53.stage.topics.vllm_store_events import STORE_EVENTS
 from glm53.stage.topics.vllm_store_loads import STORE_LOADS
@@ -28,9 +31,11 @@ TOPICS: tuple[Topic, ...] = (
     BLOCK_RUNS,
     WHOLE_ROWS,
     DRAFT_PAGES,
+    ROW_PAGES,
     CONTEXT_GATHER,
     CPU_ROTARY,
     CPU_SEEDS,
+    CPU_SLOT_MAPPING,
     CPU_SPARSE_MLA,
     NVFP4_SCALES,
     LATENT_FOLD,
@@ -42,5 +47,6 @@ TOPICS: tuple[Topic, ...] = (
     GLM_PARSER,
     WAVE_PLAN,
     HEAD_GROUPS,
+    DECODE_LSE,
     PROGRESS_DELAY,
 )
