@@ -16,10 +16,12 @@ from flashinfer_nvfp4.errors import BuildRefused
 from flashinfer_nvfp4.plan import CLUSTER_SIZES, MAX_SPLITS
 from flashinfer_nvfp4.rowformat import LATENT, ROPE, ROW_BYTES
 
-__all__ = ["ARCHITECTURES", "CSRC", "HEADS", "PART_BYTES", "SOURCES", "Architecture", "architecture_for"]
+__all__ = ["ARCHITECTURES", "CSRC", "HEADS", "KERNELS", "PART_BYTES", "SOURCES", "Architecture", "architecture_for"]
 
 CSRC = Path(__file__).parent / "csrc"
-SOURCES = ("launch.cu", "binding.cu")
+KERNELS = ("launch.cu", "encode.cu")
+"""Sources with kernels; the others are what Python calls."""
+SOURCES = (*KERNELS, "binding.cu", "encode_binding.cu")
 
 HEADS = 16
 """Heads of one thread block: the rows of an mma tile."""

@@ -6,18 +6,15 @@ import torch
 
 from flashinfer_nvfp4.cuda_arch import Architecture, architecture_for
 from flashinfer_nvfp4.errors import LaunchRefused
-from flashinfer_nvfp4.tensors import ALIGNMENT, check_cache
+from flashinfer_nvfp4.tensors import ALIGNMENT, check_cache, check_tensor
 
-__all__ = ["ALIGNMENT", "CacheView", "cache_view", "check_device", "check_last"]
+__all__ = ["ALIGNMENT", "cache_view", "check_device", "check_last", "check_out"]
 
 MOST_ROWS = 2**31 - 1
 
-CacheView = tuple[int, int, int, int]
-"""Address, bytes between blocks, rows of a block, rows."""
 
-
-def cache_view(cache: torch.Tensor) -> CacheView:
-    """How rows lie in ``cache``: uint8 [blocks, block size, 352], blocks at any distance, or [rows, 352].
+def cache_view(cache: torch.Tensor) -> torch.Tensor:
+    """``cache`` as blocks of rows: uint8 [blocks, block size, 352], blocks at any distance, or [rows, 352].
 
     Raises `LaunchRefused` for anything else, for blocks that overlap, and for rows at odd addresses.
     """
@@ -31,7 +28,7 @@ def cache_view(cache: torch.Tensor) -> CacheView:
             f"up to {MOST_ROWS} rows",
             "Pass a part of the cache",
         )
-    return view.data_ptr(), view.stride(0), size, blocks * size
+    return view
 
 
 def check_last(name: str, tensor: torch.Tensor, alignment: int = ALIGNMENT) -> None:
@@ -52,6 +49,16 @@ def check_last(name: str, tensor: torch.Tensor, alignment: int = ALIGNMENT) -> N
             f"multiples of {alignment} bytes",
             f"Pass {name}.contiguous(), or begin the slice at an aligned element",
         )
+
+
+def check_out(out: torch.Tensor, shape: tuple[int, int, int]) -> None:
+    """Refuse an output that is not bfloat16 of this shape, contiguous, at a multiple of 16 bytes."""
+    check_tensor("out", out, (torch.bfloat16,), shape)
+    if not out.is_contiguous():
+        raise LaunchRefused(
+            f"out with strides {list(out.stride())}", "it is written as a whole", "a contiguous tensor", "Leave it out"
+        )
+    check_last("out", out)
 
 
 def check_device(**tensors: torch.Tensor) -> Architecture:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flashinfer_nvfp4.cuda_arch import CSRC, Architecture
+from flashinfer_nvfp4.cuda_arch import CSRC, KERNELS, Architecture
 from flashinfer_nvfp4.errors import BuildRefused
 
 __all__ = ["Kernel", "compile_kernels", "find_nvcc", "kernels_of", "problems", "read_kernels"]
@@ -73,28 +73,30 @@ def find_nvcc() -> str:
 
 
 def compile_kernels(arch: Architecture, nvcc: str) -> list[Kernel]:
-    """Compile ``csrc/launch.cu``; raises `BuildRefused` with the compiler's words where that fails."""
+    """Compile the sources with kernels; raises `BuildRefused` with the compiler's words where that fails."""
     with TemporaryDirectory(prefix="nvfp4-") as folder:
-        cubin = Path(folder) / "launch.cubin"
-        command = [nvcc, *FLAGS, *arch.flags, "-cubin", "-Xptxas", "-v", "--keep", "--keep-dir", folder]
-        done = subprocess.run(
-            [*command, f"-I{CSRC}", str(CSRC / "launch.cu"), "-o", str(cubin)],
-            capture_output=True,
-            text=True,
-            cwd=folder,
+        found = [kernel for name in KERNELS for kernel in _compile(CSRC / name, arch, nvcc, Path(folder))]
+    return sorted(found, key=lambda kernel: kernel.name)
+
+
+def _compile(source: Path, arch: Architecture, nvcc: str, folder: Path) -> list[Kernel]:
+    cubin = folder / f"{source.stem}.cubin"
+    command = [nvcc, *FLAGS, *arch.flags, "-cubin", "-Xptxas", "-v", "--keep", "--keep-dir", str(folder)]
+    done = subprocess.run(
+        [*command, f"-I{CSRC}", str(source), "-o", str(cubin)], capture_output=True, text=True, cwd=folder
+    )
+    if done.returncode:
+        raise BuildRefused(
+            f"nvcc ended with {done.returncode} for {arch.name}",
+            done.stderr.strip()[-2000:],
+            f"a compiler that knows {arch.name}",
+            "Read its words above; another nvcc may come first on PATH",
         )
-        if done.returncode:
-            raise BuildRefused(
-                f"nvcc ended with {done.returncode} for {arch.name}",
-                done.stderr.strip()[-2000:],
-                f"a compiler that knows {arch.name}",
-                "Read its words above; another nvcc may come first on PATH",
-            )
-        disassembler = _nvdisasm()
-        if disassembler is None:
-            return read_kernels(done.stderr, (Path(folder) / "launch.ptx").read_text(), "ptx")
-        code = subprocess.run([disassembler, str(cubin)], capture_output=True, text=True, check=True).stdout
-        return read_kernels(done.stderr, code, "sass")
+    disassembler = _nvdisasm()
+    if disassembler is None:
+        return read_kernels(done.stderr, cubin.with_suffix(".ptx").read_text(), "ptx")
+    code = subprocess.run([disassembler, str(cubin)], capture_output=True, text=True, check=True).stdout
+    return read_kernels(done.stderr, code, "sass")
 
 
 def read_kernels(ptxas: str, code: str, language: str) -> list[Kernel]:
@@ -119,7 +121,7 @@ def read_kernels(ptxas: str, code: str, language: str) -> list[Kernel]:
             )
         spilled = int(spills[1]) + int(spills[2])
         kernels.append(Kernel(_name(symbol), int(registers[1]), spilled, language, counts[symbol]))
-    return sorted(kernels, key=lambda kernel: kernel.name)
+    return kernels
 
 
 def problems(arch: Architecture, kernels: list[Kernel]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Literal, overload
 import torch
 
 from flashinfer_nvfp4.cuda_arch import HEADS, PART_BYTES, Architecture
-from flashinfer_nvfp4.cuda_arguments import cache_view, check_device, check_last
+from flashinfer_nvfp4.cuda_arguments import cache_view, check_device, check_last, check_out
 from flashinfer_nvfp4.cuda_build import load
 from flashinfer_nvfp4.errors import LaunchRefused
 from flashinfer_nvfp4.plan import CLUSTER_SIZES, MAX_SPLITS, STAGE_KEYS, plan_clusters, plan_splits
@@ -40,6 +40,8 @@ def decode(
     *,
     lse: Literal[False] = False,
     num_ctas: int | None = None,
+    out: torch.Tensor | None = None,
+    out_scale: float = 1.0,
 ) -> torch.Tensor: ...
 
 
@@ -52,6 +54,8 @@ def decode(
     *,
     lse: Literal[True],
     num_ctas: int | None = None,
+    out: torch.Tensor | None = None,
+    out_scale: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
@@ -63,6 +67,8 @@ def decode(
     *,
     lse: bool = False,
     num_ctas: int | None = None,
+    out: torch.Tensor | None = None,
+    out_scale: float = 1.0,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Attention output, bfloat16 [tokens, heads, 512]; with ``lse`` also the log-sum-exp, float32 [tokens, heads].
 
@@ -72,6 +78,7 @@ def decode(
     the blocks, in any order; one that is named twice counts twice; -1 and everything else outside the cache is empty,
     and nothing is read for it. ``scale`` multiplies ``query @ key``; an FP8 query's own scale goes into it.
     ``num_ctas``: thread blocks of a token and 16 heads, 1 to 8, without clusters (12.0) to 16; planned if left out.
+    ``out``: where the output goes, contiguous; ``out_scale`` multiplies it, not the log-sum-exp.
 
     The log-sum-exp is the natural logarithm of the sum of ``exp(scale * query @ key)``. A token without any key has
     zeros and minus infinity. Raises `LaunchRefused`, and `BuildRefused` where the kernel cannot be built.
@@ -79,51 +86,35 @@ def decode(
     check_tensor("query", query, (torch.float8_e4m3fn, torch.bfloat16), (None, None, LATENT + ROPE))
     tokens, heads, _ = query.shape
     check_tensor("indices", indices, (torch.int32,), (tokens, None))
-    address, block_stride, block_size, rows = cache_view(cache)
+    blocks = cache_view(cache)
     topk = indices.shape[1]
     most = MAX_BLOCKS // MAX_SPLITS
     shaped = 1 <= heads <= MAX_HEADS and topk >= 1 and topk % STAGE_KEYS == 0 and tokens <= most
-    if not shaped or not math.isfinite(scale) or not (num_ctas is None or 1 <= num_ctas <= MAX_SPLITS):
+    finite = math.isfinite(scale) and math.isfinite(out_scale)
+    if not shaped or not finite or not (num_ctas is None or 1 <= num_ctas <= MAX_SPLITS):
         raise LaunchRefused(
-            f"tokens={tokens}, heads={heads}, topk={topk}, scale={scale}, num_ctas={num_ctas}",
+            f"tokens={tokens}, heads={heads}, topk={topk}, scale={scale}, out_scale={out_scale}, num_ctas={num_ctas}",
             "no launch fits",
-            f"up to {most} tokens, 1 to {MAX_HEADS} heads, a positive multiple of {STAGE_KEYS} keys, a finite scale, "
+            f"up to {most} tokens, 1 to {MAX_HEADS} heads, a positive multiple of {STAGE_KEYS} keys, finite scales, "
             f"1 to {CLUSTER_SIZES[-1]} thread blocks a token, without clusters to {MAX_SPLITS}",
             "Pad the indices with -1; launch more heads in parts",
         )
     check_last("query", query)
     check_last("indices", indices, indices.element_size())
-    arch = check_device(query=query, cache=cache, indices=indices)
+    if out is not None:
+        check_out(out, (tokens, heads, LATENT))
+    arch = check_device(query=query, cache=cache, indices=indices, **({} if out is None else {"out": out}))
     check_ctas(num_ctas, arch)
-    out = query.new_empty((tokens, heads, LATENT), dtype=torch.bfloat16)
+    if out is None:
+        out = query.new_empty((tokens, heads, LATENT), dtype=torch.bfloat16)
     sums = query.new_empty((tokens, heads), dtype=torch.float32) if lse else None
     if tokens:
         with torch.cuda.device(query.device):
             groups = -(-heads // HEADS)
             ctas = num_ctas or plan_ctas(tokens * groups, topk, capacity(arch, torch.cuda.current_device()), arch)
             parts = 0 if arch.clusters or ctas == 1 else tokens * groups * ctas
-            workspace = query.new_empty(parts * PART_BYTES, dtype=torch.uint8)
-            load(arch).decode(
-                query.data_ptr(),
-                query.stride(0),
-                query.stride(1),
-                address,
-                block_stride,
-                block_size,
-                rows,
-                indices.data_ptr(),
-                indices.stride(0),
-                tokens,
-                heads,
-                topk,
-                scale / math.log(2),
-                out.data_ptr(),
-                0 if sums is None else sums.data_ptr(),
-                workspace.data_ptr() if parts else 0,
-                query.dtype == torch.bfloat16,
-                ctas,
-                torch.cuda.current_stream().cuda_stream,
-            )
+            workspace = query.new_empty(parts * PART_BYTES, dtype=torch.uint8) if parts else None
+            load(arch).decode(query, blocks, indices, out, sums, workspace, scale / math.log(2), out_scale, ctas)
     return out if sums is None else (out, sums)
 
 

@@ -30,7 +30,7 @@ def encode(
     tokens = latent.shape[0]
     check_tensor("rope", rope, (latent.dtype,), (tokens, ROPE))
     check_tensor("slots", slots, (torch.int64,), (tokens,))
-    address, block_stride, block_size, rows = cache_view(cache)
+    blocks = cache_view(cache)
     check_last("latent", latent, latent.element_size())
     check_last("rope", rope, rope.element_size())
     check_last("slots", slots, slots.element_size())
@@ -38,18 +38,4 @@ def encode(
     if not tokens:
         return
     with torch.cuda.device(cache.device):
-        load(arch).encode(
-            latent.data_ptr(),
-            latent.stride(0),
-            rope.data_ptr(),
-            rope.stride(0),
-            slots.data_ptr(),
-            address,
-            block_stride,
-            block_size,
-            rows,
-            tokens,
-            POLICIES.index(policy),
-            latent.dtype == torch.bfloat16,
-            torch.cuda.current_stream().cuda_stream,
-        )
+        load(arch).encode(latent, rope, slots, blocks, POLICIES.index(policy))

@@ -32,6 +32,7 @@ int main() {
       a.tokens = kTokens;
       a.heads = nvfp4::kHeads;
       a.scale_log2 = 0.1f;
+      a.out_scale = 1.0f;
       a.out = out.data();
       a.workspace = workspace.data();
       for (int token = 0; token < kTokens; ++token) {

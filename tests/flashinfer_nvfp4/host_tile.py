@@ -37,6 +37,7 @@ class Arguments(ctypes.Structure):
         ("heads", ctypes.c_int32),
         ("topk", ctypes.c_int32),
         ("scale_log2", ctypes.c_float),
+        ("out_scale", ctypes.c_float),
         ("out", ctypes.c_void_p),
         ("lse", ctypes.c_void_p),
         ("workspace", ctypes.c_void_p),
@@ -80,7 +81,9 @@ class HostTile:
         self.library.nvfp4_host_unpack(rows.data_ptr(), len(rows), tile.data_ptr())
         return tile
 
-    def decode(self, query: Any, cache: Any, indices: Any, scale: float, ctas: int, keys: int = 32) -> tuple[Any, Any]:
+    def decode(
+        self, query: Any, cache: Any, indices: Any, scale: float, ctas: int, keys: int = 32, out_scale: float = 1.0
+    ) -> tuple[Any, Any]:
         """Output, bfloat16 [T, H, 512], and log-sum-exp [T, H], for a cache [blocks, block size, 352]."""
         tokens, heads, _ = query.shape
         out = torch.full((tokens, heads, 512), 7e7, dtype=torch.bfloat16)
@@ -101,6 +104,7 @@ class HostTile:
             heads=heads,
             topk=indices.shape[1],
             scale_log2=scale / math.log(2),
+            out_scale=out_scale,
             out=out.data_ptr(),
             lse=lse.data_ptr(),
             workspace=workspace.data_ptr(),

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("flashinfer.jit.core", reason="needs flashinfer-python 0.7.2.post1 to 0.7.4: pip install it")
 
-from flashinfer_nvfp4.cuda_arch import ARCHITECTURES
+from flashinfer_nvfp4.cuda_arch import ARCHITECTURES, SOURCES
 from flashinfer_nvfp4.cuda_build import jit_spec
 
 
@@ -17,6 +17,6 @@ def test_flashinfer_describes_the_build_with_our_sources_and_flags() -> None:
     spec = jit_spec(ARCHITECTURES["sm_100a"])
 
     assert spec.name.startswith("flashinfer_nvfp4_sm_100a_")
-    assert [Path(source).name for source in spec.sources] == ["launch.cu", "binding.cu"]
+    assert [Path(source).name for source in spec.sources] == list(SOURCES)
     assert "-gencode=arch=compute_100a,code=sm_100a" in spec.extra_cuda_cflags
     assert "-use_fast_math" not in spec.extra_cuda_cflags

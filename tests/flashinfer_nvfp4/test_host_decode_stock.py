@@ -101,6 +101,30 @@ def test_a_token_without_keys_has_zeros_and_minus_infinity(host: HostTile, ctas:
     assert torch.equal(out[1], attention(query, cache, indices, SCALE)[0][1].bfloat16())
 
 
+def test_an_output_scale_is_of_the_output_alone(host: HostTile) -> None:
+    torch.manual_seed(12)
+    case = _query(2, 16, torch.float8_e4m3fn), _cache(64), _indices(2, 96, 64)
+    (plain, sums), (scaled, same) = (host.decode(*case, SCALE, 3, out_scale=each) for each in (1.0, -0.25))
+
+    assert torch.equal(scaled, plain * -0.25)
+    assert torch.equal(same, sums)
+
+
+@pytest.mark.parametrize("keys", [32, 16])
+def test_the_parts_of_two_ranks_merge_to_the_whole_by_their_log_sum_exp(host: HostTile, keys: int) -> None:
+    """As decode context parallelism does it: every other row on each rank, a token with all of its keys on one."""
+    torch.manual_seed(13)
+    query, cache, indices = _query(3, 24, torch.bfloat16), _cache(256), _indices(3, 192, 256)
+    indices[1] -= indices[1] % 2
+    parts = [host.decode(query, cache, indices.masked_fill(indices % 2 != rank, -1), SCALE, 3, keys) for rank in (0, 1)]
+    outs, sums = (torch.stack([part[which].double() for part in parts]) for which in (0, 1))
+    right, right_sums = attention(query, cache, indices, SCALE)
+
+    assert sums[1, 1].eq(-float("inf")).all()
+    assert relative_error((outs * sums.softmax(0).unsqueeze(-1)).sum(0), right) <= MOST_ERROR
+    torch.testing.assert_close(sums.logsumexp(0), right_sums, atol=1e-4, rtol=1e-5)
+
+
 def test_a_row_named_twice_counts_twice(host: HostTile) -> None:
     torch.manual_seed(7)
     indices = torch.full((1, 64), -1, dtype=torch.int32)

@@ -15,6 +15,7 @@ struct Arguments {
   int64_t index_stride;
   int32_t tokens, heads, topk;
   float scale_log2;  // softmax scale times log2(e)
+  float out_scale;   // of the output alone
   uint16_t* out;     // [T, H, 512] bfloat16
   float* lse;        // [T, H] natural logarithm, or null
   void* workspace;   // parts of several blocks of a token, where there are no clusters

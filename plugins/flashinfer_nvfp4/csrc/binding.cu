@@ -1,71 +1,42 @@
-// The module's functions for Python, through tvm-ffi, which FlashInfer's modules use too. Tensors come as addresses:
-// cuda_decode.py has checked and described them.
-#include <tvm/ffi/error.h>
-#include <tvm/ffi/function.h>
-
-#include "encode.cuh"
+// Decoding for Python. cuda_decode.py has checked the tensors, and has made their device the current one.
+#include "binding.h"
 #include "launch.h"
 
+namespace nvfp4 {
 namespace {
 
-template <typename T>
-T* at(int64_t address) {
-  return reinterpret_cast<T*>(address);
-}
-
-void check(cudaError_t error, const char* what) {
-  if (error != cudaSuccess) TVM_FFI_THROW(RuntimeError) << what << ": " << cudaGetErrorString(error);
-}
-
-void decode(int64_t query, int64_t query_token_stride, int64_t query_head_stride, int64_t cache, int64_t block_stride,
-            int64_t block_size, int64_t rows, int64_t indices, int64_t index_stride, int64_t tokens, int64_t heads,
-            int64_t topk, double scale_log2, int64_t out, int64_t lse, int64_t workspace, bool bfloat16, int64_t ctas,
-            int64_t stream) {
-  nvfp4::Arguments a{};
-  a.query = at<const void>(query);
-  a.query_token_stride = query_token_stride;
-  a.query_head_stride = query_head_stride;
-  a.cache = at<const uint8_t>(cache);
-  a.block_stride = block_stride;
-  a.block_size = static_cast<int32_t>(block_size);
-  a.rows = static_cast<int32_t>(rows);
-  a.indices = at<const int32_t>(indices);
-  a.index_stride = index_stride;
-  a.tokens = static_cast<int32_t>(tokens);
-  a.heads = static_cast<int32_t>(heads);
-  a.topk = static_cast<int32_t>(topk);
+// query [T, H, 576], cache [blocks, block size, 352] as bytes, indices [T, topk], out [T, H, 512], lse [T, H].
+void decode(Tensor query, Tensor cache, Tensor indices, Tensor out, MaybeTensor lse, MaybeTensor workspace,
+            double scale_log2, double out_scale, int64_t ctas) {
+  Arguments a{};
+  a.query = query.data_ptr();
+  a.query_token_stride = query.stride(0);
+  a.query_head_stride = query.stride(1);
+  a.cache = static_cast<const uint8_t*>(cache.data_ptr());
+  a.block_stride = cache.stride(0);
+  a.block_size = static_cast<int32_t>(cache.size(1));
+  a.rows = static_cast<int32_t>(cache.size(0) * cache.size(1));
+  a.indices = static_cast<const int32_t*>(indices.data_ptr());
+  a.index_stride = indices.stride(0);
+  a.tokens = static_cast<int32_t>(query.size(0));
+  a.heads = static_cast<int32_t>(query.size(1));
+  a.topk = static_cast<int32_t>(indices.size(1));
   a.scale_log2 = static_cast<float>(scale_log2);
-  a.out = at<uint16_t>(out);
-  a.lse = at<float>(lse);
-  a.workspace = at<void>(workspace);
-  check(nvfp4::launch_decode(a, bfloat16, static_cast<int>(ctas), at<CUstream_st>(stream)), "decode");
-}
-
-void encode(int64_t latent, int64_t latent_stride, int64_t rope, int64_t rope_stride, int64_t slots, int64_t cache,
-            int64_t block_stride, int64_t block_size, int64_t rows, int64_t tokens, int64_t policy, bool bfloat16,
-            int64_t stream) {
-  nvfp4::EncodeArguments a{};
-  a.latent = at<const void>(latent);
-  a.rope = at<const void>(rope);
-  a.latent_stride = latent_stride;
-  a.rope_stride = rope_stride;
-  a.slots = at<const int64_t>(slots);
-  a.cache = at<uint8_t>(cache);
-  a.block_stride = block_stride;
-  a.block_size = static_cast<int32_t>(block_size);
-  a.rows = static_cast<int32_t>(rows);
-  a.tokens = static_cast<int32_t>(tokens);
-  check(nvfp4::launch_encode(a, static_cast<int>(policy), bfloat16, at<CUstream_st>(stream)), "encode");
+  a.out_scale = static_cast<float>(out_scale);
+  a.out = static_cast<uint16_t*>(out.data_ptr());
+  a.lse = data<float>(lse);
+  a.workspace = data<void>(workspace);
+  check(launch_decode(a, is_bfloat16(query), static_cast<int>(ctas), stream_of(query)), "decode");
 }
 
 int64_t capacity(int64_t ctas) {
   int clusters = 0;
-  check(nvfp4::decode_capacity(static_cast<int>(ctas), &clusters), "capacity");
+  check(decode_capacity(static_cast<int>(ctas), &clusters), "capacity");
   return clusters;
 }
 
 }  // namespace
+}  // namespace nvfp4
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(decode, decode);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(encode, encode);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(capacity, capacity);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(decode, nvfp4::decode);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(capacity, nvfp4::capacity);

@@ -1,6 +1,8 @@
 // One warp writes one row.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include "encode.h"
 
 namespace nvfp4 {
@@ -41,5 +43,7 @@ __global__ void __launch_bounds__(32 * kEncodeWarps) encode_kernel(const __grid_
   };
   encode_row<policy>(load, a.cache + row_offset(static_cast<int32_t>(slot), a.block_size, a.block_stride));
 }
+
+cudaError_t launch_encode(const EncodeArguments& a, int policy, bool bfloat16, cudaStream_t stream);
 
 }  // namespace nvfp4

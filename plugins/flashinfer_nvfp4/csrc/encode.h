@@ -1,7 +1,7 @@
 // A block of 16 latent elements becomes 8 bytes and a scale; arithmetic and order are those of codec.py, bit for bit.
 #pragma once
 
-#include "elements.h"
+#include "rounding.h"
 #include "rowformat.h"
 
 namespace nvfp4 {

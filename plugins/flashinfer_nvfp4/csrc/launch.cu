@@ -1,9 +1,8 @@
-// The kernels as they are launched on one architecture. cuda_build.py tells the compiler what that has:
+// The decode kernel as it is launched on one architecture. cuda_build.py tells the compiler what that has:
 // NVFP4_KEYS a stage, NVFP4_CLUSTERS or none, and the NVFP4_SHARED_BYTES and NVFP4_PART_BYTES that it counts with.
 #include "launch.h"
 
 #include "decode.cuh"
-#include "encode.cuh"
 
 namespace nvfp4 {
 namespace {
@@ -14,16 +13,10 @@ constexpr int kMergeThreads = 256;
 static_assert(sizeof(Memory) == NVFP4_SHARED_BYTES && sizeof(StoredPart) == NVFP4_PART_BYTES);
 
 using DecodeKernel = void (*)(Arguments, int);
-using EncodeKernel = void (*)(EncodeArguments);
 
 DecodeKernel decode_for(bool bfloat16) {
   return bfloat16 ? decode_kernel<NVFP4_KEYS, Bfloat16Query, kClusters>
                   : decode_kernel<NVFP4_KEYS, E4m3Query, kClusters>;
-}
-
-template <Policy policy>
-EncodeKernel encode_for(bool bfloat16) {
-  return bfloat16 ? encode_kernel<policy, Bfloat16Elements> : encode_kernel<policy, FloatElements>;
 }
 
 struct Configuration {
@@ -73,22 +66,6 @@ cudaError_t launch_decode(const Arguments& a, bool bfloat16, int ctas, cudaStrea
   Configuration configuration(dim3(static_cast<unsigned>(a.tokens * ctas), static_cast<unsigned>(groups)), ctas, stream);
   if (const cudaError_t error = cudaLaunchKernelEx(&configuration.launch, kernel, a, ctas)) return error;
   return launch_merge<kClusters>(a, groups, ctas, stream);
-}
-
-cudaError_t launch_encode(const EncodeArguments& a, int policy, bool bfloat16, cudaStream_t stream) {
-  if (a.tokens == 0) return cudaSuccess;
-  EncodeKernel kernel = nullptr;
-  switch (static_cast<Policy>(policy)) {
-    case Policy::kRtn: kernel = encode_for<Policy::kRtn>(bfloat16); break;
-    case Policy::kFourOverSix: kernel = encode_for<Policy::kFourOverSix>(bfloat16); break;
-    case Policy::kSearch: kernel = encode_for<Policy::kSearch>(bfloat16); break;
-  }
-  if (kernel == nullptr) return cudaErrorInvalidValue;
-  cudaLaunchConfig_t launch{};
-  launch.gridDim = dim3(static_cast<unsigned>((a.tokens + kEncodeWarps - 1) / kEncodeWarps));
-  launch.blockDim = dim3(32 * kEncodeWarps);
-  launch.stream = stream;
-  return cudaLaunchKernelEx(&launch, kernel, a);
 }
 
 cudaError_t decode_capacity(int ctas, int* clusters) {

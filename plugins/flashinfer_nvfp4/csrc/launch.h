@@ -1,4 +1,4 @@
-// What the module does for its caller, free of any framework. Functions return what the CUDA runtime said.
+// What decoding does for its caller, free of any framework. Functions return what the CUDA runtime said.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,10 +7,7 @@
 
 namespace nvfp4 {
 
-struct EncodeArguments;
-
 cudaError_t launch_decode(const Arguments& a, bool bfloat16, int ctas, cudaStream_t stream);
-cudaError_t launch_encode(const EncodeArguments& a, int policy, bool bfloat16, cudaStream_t stream);
 
 // How many clusters of `ctas` blocks the current device runs at once.
 cudaError_t decode_capacity(int ctas, int* clusters);

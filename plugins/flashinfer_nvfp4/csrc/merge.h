@@ -29,7 +29,7 @@ NVFP4_FN void merge_unit(const Arguments& a, int token, int first_head, int rank
     NVFP4_UNROLL
     for (int i = 0; i < kUnitColumns; ++i) sums[i] += values[i] * share;
   }
-  const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
+  const float inverse = total == 0.0f ? 0.0f : a.out_scale / total;
   const int64_t row = static_cast<int64_t>(token) * a.heads + first_head + head;
   Words<kUnitColumns / 2> codes;
   NVFP4_UNROLL
