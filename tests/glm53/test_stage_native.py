@@ -11,8 +11,9 @@ import pytest
 from glm53.stage.edits import Edit, Value
 from glm53.stage.errors import Drifted, StageError
 from glm53.stage.formatting import formatted
-from glm53.stage.native import moved_native, same_native
+from glm53.stage.native import moved_native
 from glm53.stage.place import Place, repository
+from glm53.stage.same import same_native, same_python
 from glm53.stage.signatures import Docstring, Message, Returns
 from glm53.stage.source import Source
 from glm53.stage.staging import State, changes, examine, write
@@ -94,6 +95,20 @@ def test_files_are_the_same_but_for_comments_and_white_space(other: str, same: b
 
 def test_includes_may_be_sorted_by_a_formatter() -> None:
     assert same_native('#include "b.h"\n#include "a.h"\nint x;\n', '#include "a.h"\n#include "b.h"\n\nint  x;\n')
+
+
+def test_a_long_string_may_be_divided_by_a_formatter() -> None:
+    assert same_native('f("one, two");\n', 'f("one, "\n  "two");\n')
+    assert not same_native('f("one, two");\n', 'f("one, ", "two");\n')
+
+
+def test_python_is_the_same_but_for_comments_and_the_order_of_imports_that_stand_together() -> None:
+    text = "import b\nfrom a import d, c\n\n\ndef f():\n    import z\n    import y\n\n    return y\n"
+    other = "from a import c, d  # new\nimport b\ndef f():\n    import y\n    import z\n    return y\n"
+    assert same_python(text, other)
+    assert not same_python(text, other.replace("import b", "import bb"))
+    assert not same_python("import a\nx = 1\nimport b\n", "import b\nx = 1\nimport a\n")
+    assert not same_python(text, "def (:\n")
 
 
 # ---- trees -----------------------------------------------------------------------------------------------------------

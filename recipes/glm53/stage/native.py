@@ -12,13 +12,11 @@ from collections.abc import Mapping
 from glm53.stage.errors import StageError
 from glm53.stage.place import OURS, Place
 
-__all__ = ["SUFFIXES", "moved_native", "same_native"]
+__all__ = ["SUFFIXES", "moved_native"]
 
 SUFFIXES = (".h", ".cuh", ".cu", ".cpp")
 
 _INCLUDE = re.compile(r'^(\s*#\s*include\s+")([^"]+)(?=")', re.MULTILINE)
-#: Comments, and strings so that nothing inside of them is taken for a comment.
-_COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 
 
 def moved_native(text: str, place: Place, files: Mapping[str, str], words: Mapping[str, str], head: str) -> str:
@@ -59,18 +57,6 @@ def moved_native(text: str, place: Place, files: Mapping[str, str], words: Mappi
             "Say it without, or replace it by the topic's `renamed`",
         )
     return _commented(head) + out.rstrip("\n") + "\n"
-
-
-def same_native(left: str, right: str) -> bool:
-    """Whether two files differ in comments, white space and the order of includes at most, as formatters change."""
-    return _essence(left) == _essence(right)
-
-
-def _essence(text: str) -> tuple[list[str], str]:
-    bare = _COMMENT.sub(lambda found: found[0] if found[0].startswith('"') else " ", text)
-    lines = [line.strip() for line in bare.splitlines()]
-    includes = sorted(line for line in lines if line.startswith("#include"))
-    return includes, "".join("".join(line.split()) for line in lines if not line.startswith("#include"))
 
 
 def _commented(head: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import os
 import tempfile
@@ -13,8 +12,9 @@ from pathlib import Path
 from glm53.stage.edits import Edit
 from glm53.stage.errors import Drifted, StageError
 from glm53.stage.formatting import formatted
-from glm53.stage.native import SUFFIXES, moved_native, same_native
+from glm53.stage.native import SUFFIXES, moved_native
 from glm53.stage.place import Place, header, moved, repository
+from glm53.stage.same import same_native, same_python
 from glm53.stage.source import Source
 from glm53.stage.topic import Topic
 from glm53.stage.tree import Tree
@@ -157,7 +157,7 @@ def _placed(topic: Topic, tree: Tree) -> list[Change]:
             after = moved_native(text, place, files, topic.renamed, head)
         else:
             after = moved(text, place, modules, topic.renamed, head)
-        if before is not None and (same_native if path.suffix in SUFFIXES else _says_the_same)(before, after):
+        if before is not None and (same_native if path.suffix in SUFFIXES else same_python)(before, after):
             continue  # upstream's formatter may have been over it
         if before is not None:
             raise StageError(
@@ -168,13 +168,6 @@ def _placed(topic: Topic, tree: Tree) -> list[Change]:
             )
         found.append(Change(path, None, formatted(tree, path, after)))
     return found
-
-
-def _says_the_same(before: str, after: str) -> bool:
-    try:
-        return ast.dump(ast.parse(before)) == ast.dump(ast.parse(after))
-    except SyntaxError:
-        return False
 
 
 def _target(tree: Tree, place: Place) -> Path:

@@ -30,7 +30,7 @@ HEAD_GROUPS = Topic(
     releases=">=0.7.4,<0.8",
     how="More than 16 heads of a token become further tokens of 16 with the same indices, and missing heads are zeros. "
     "The planner sees the tokens that are launched. The launch of 16 heads is what it was. A log-sum-exp, which decode "
-    "context parallelism needs, is not part of this: it takes a change of the kernel, which no wheel contains.",
+    "context parallelism needs, is not part of this.",
     risks="Rows that several groups of a token select are read once for each group. Padded heads are computed and "
     "thrown away. An output that is passed in is filled by a copy.",
     near=_FILE,
