@@ -177,9 +177,9 @@ class MooncakeTier(SecondaryTierManager):
             self._events.clear()
 
     def rotate(self) -> None:
-        """The cache was reset: other weights may be served from now on, so another namespace is used."""
-        if self.pool.evictions is not None:
-            self.pool.evictions.withdraw(list(self._announced))
+        """The cache was reset: other weights may be served from now on, so another namespace is used. The connector
+        tells the router that everything is gone."""
+        self.forget_told()
         self.pool.rotate()
 
     def shutdown(self) -> None:

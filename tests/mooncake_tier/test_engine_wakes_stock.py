@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tier_fake import FakeMaster
 
 from mooncake_tier.events import waking
 from mooncake_tier.events.evictions import Evictions
@@ -51,17 +52,17 @@ def applied(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_an_idle_engine_goes_on_when_blocks_are_found_to_be_gone(applied: None) -> None:
-    listed = ["kept", "gone"]
-    evictions = Evictions(lambda: listed, poll_s=0.01, found=waking.wake)
+    master = FakeMaster(["kept", "gone"])
+    evictions = Evictions(master, poll_s=0.01, found=waking.wake)
     engine = IdleEngine(evictions)
     loop = threading.Thread(target=core.EngineCoreProc._process_input_queue, args=(engine,), daemon=True)
     try:
-        evictions.announce(listed)
+        evictions.announce(["kept", "gone"])
         loop.start()
         loop.join(0.2)
         assert loop.is_alive(), "an engine without work waits"
 
-        listed.remove("gone")
+        master.listed, master.gone = ["kept"], 1
         loop.join(20)
 
         assert not loop.is_alive()

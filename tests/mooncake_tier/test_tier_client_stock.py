@@ -6,16 +6,18 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tier_fields import NAMESPACE
 from tier_memory import Memory, pattern
-from tier_nodes import LEASE_S, POOL, client_of, eventually, own_threads, running_node
+from tier_nodes import LEASE_S, POOL, client_of, eventually, kill, own_threads, revive, running_node
 
 from mooncake_tier.client.integrity import TRAILER_BYTES, trailer
 from mooncake_tier.client.operation import Block, Operation, Outcome
 from mooncake_tier.client.tier_client import TierClient
 from mooncake_tier.errors import SettingRefused
+from mooncake_tier.events.evictions import Evictions
 from mooncake_tier.keys import block_key
 from mooncake_tier.node.processes import Node
 
@@ -263,6 +265,52 @@ def test_listing_keys_renews_no_lease(node: Node, client: TierClient, memory: Me
 
     assert node.master.keys() == [_key(1)]
     assert store.remove(_key(1), False) == 0
+
+
+def test_the_masters_counters_tell_of_every_loss_and_of_nothing_else(
+    node: Node, client: TierClient, memory: Memory
+) -> None:
+    _stored(client, memory, range(3))
+    before = node.master.losses()
+    assert client.lookup([_key(n) for n in range(4)]) == [True, True, True, False]
+    assert client.load(_targets(memory, range(3))).wait() == [Outcome.OK] * 3
+    _stored(client, memory, range(3, 6))
+    assert node.master.losses().none_since(before)
+
+    assert client._native.remove(_key(1)) == 0
+    removed = node.master.losses()
+    assert not removed.none_since(before)
+
+    announced = {_key(n) for n in (0, 2, 3, 4, 5)}
+    evictions = Evictions(node.master, poll_s=0.05)
+    evictions.announce(announced)
+    size = 4 << 20
+    fill = [Block.at(_key(100 + n), *memory.part(MEMORY // 2, size)) for n in range(2 * POOL // size)]
+    client.store(fill).wait()
+    assert not node.master.losses().none_since(removed)
+    gone: set[str] = set()
+
+    def found() -> bool:
+        gone.update(evictions.take())
+        return gone == announced - set(node.master.keys())
+
+    eventually(found)
+    evictions.close()
+    assert gone
+
+
+def test_a_master_that_began_again_and_a_pool_that_left_are_losses(tmp_path: Path) -> None:
+    with running_node(tmp_path) as one:
+        eventually(lambda: one.master.losses().pings > 2)
+        before = one.master.losses()
+        kill(one, "pool")
+        eventually(lambda: not one.master.losses().none_since(before))
+        revive(one)
+        eventually(lambda: one.master.losses().pings > 4)
+        before = one.master.losses()
+        kill(one, "master")
+        revive(one)
+        assert not one.master.losses().none_since(before)
 
 
 def test_a_staged_block_larger_than_the_staging_memory_is_refused(client: TierClient, memory: Memory) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tier_fake import FakeMaster
 
 kv_events = pytest.importorskip("vllm.distributed.kv_events", reason="needs vLLM: make test")
 zmq = pytest.importorskip("zmq", reason="comes with vLLM: make env")
@@ -27,7 +28,7 @@ def test_what_is_stored_and_what_is_gone_carries_the_rank_that_tells_it() -> Non
         socket = zmq.Context.instance().socket(zmq.SUB)
         socket.setsockopt(zmq.SUBSCRIBE, b"")
         socket.connect(kv_events.ZmqEventPublisher.offset_endpoint_port(ENDPOINT, rank))
-        evictions = Evictions(list, poll_s=1000.0)
+        evictions = Evictions(FakeMaster(), poll_s=1000.0)
         events = StoreEvents(evictions, lambda: "mt1-0/", BLOCK)
         heard = []
         try:

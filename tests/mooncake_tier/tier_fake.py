@@ -1,12 +1,42 @@
-"""A store in this process whose calls hang or fail when told to. A fake: the real one is in test_tier_client_stock."""
+"""A store and a master here that hang or fail when told to. Fakes: the real ones are in test_tier_client_stock."""
 
 from __future__ import annotations
 
 import ctypes
 import re
 import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
+from mooncake_tier.client.master import Losses
+from mooncake_tier.errors import TierUnavailable
 from mooncake_tier.stock import ABSENT
+
+
+@dataclass
+class FakeMaster:
+    """A `mooncake_tier.events.evictions.Listing`. listed: its keys. gone: what it counts as lost, whether or not it
+    lists less. pings: since it began. silent: it does not answer. lists: how often it was asked for all keys."""
+
+    listed: list[str] = field(default_factory=list)
+    gone: int = 0
+    pings: int = 0
+    silent: bool = False
+    lists: int = 0
+
+    def losses(self) -> Losses:
+        self._answer()
+        return Losses(self.gone, capacity_bytes=1, clients=1, mounts=1, pings=self.pings)
+
+    def pieces(self) -> Iterator[list[str]]:
+        self._answer()
+        self.lists += 1
+        for key in list(self.listed):
+            yield [key]
+
+    def _answer(self) -> None:
+        if self.silent:
+            raise TierUnavailable("no answer")
 
 
 class FakeStore:

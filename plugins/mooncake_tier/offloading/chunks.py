@@ -57,7 +57,7 @@ class ChunkPool:
         self.evictions: Evictions | None = None
         if events and settings.metrics:
             host, _, port = settings.metrics.rpartition(":")
-            self.evictions = Evictions(Master(host, int(port)).keys, settings.poll_s, wake)
+            self.evictions = Evictions(Master(host, int(port)), settings.poll_s, wake)
         self._fields: dict[str, Any] = {}
         self._namespace = ""
         self._opening: Opening | None = None

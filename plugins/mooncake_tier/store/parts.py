@@ -137,7 +137,7 @@ class SchedulerPart:
 
     def _events(self, vllm_config: Any, kv_cache_config: Any, settings: StoreSettings) -> StoreEvents:
         return StoreEvents(
-            Evictions(Master(*settings.metrics_address).keys, settings.poll_s, wake),
+            Evictions(Master(*settings.metrics_address), settings.poll_s, wake),
             _prefix_of(lambda: self.shared.client),
             vllm_config.cache_config.block_size,
             settings.medium,
