@@ -189,11 +189,9 @@ DECODE_LSE = Topic(
             for name in (*_SOURCES, *(f"{header}.h" for header in _HEADERS))
         ),
     ),
-    tests=(
-        Place(
-            "recipes/glm53/stage/tests/flashinfer/test_decode_lse.py",
-            f"tests/experimental/test_{_OP}_lse.py",
-        ),
+    tests=tuple(
+        Place(f"recipes/glm53/stage/tests/flashinfer/test_decode_{name}.py", f"tests/experimental/test_{_OP}_{name}.py")
+        for name in ("lse", "lse_build")
     ),
     evidence=(
         Evidence(
