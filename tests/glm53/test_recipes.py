@@ -16,13 +16,14 @@ import pytest
 import yaml
 from recipe_files import NAMES, RECIPES, TARGETS, deployment, files
 
-from glm53.deployment import Target, load, parse
+from glm53.deployment import Deployment, Target, load, parse
 from glm53.lint.agreement import tier_entry
 from glm53.lint.commands import Command, documents, from_manifests, from_scripts, option
 from glm53.lint.files import check
 from glm53.recipe import rendered
 from glm53.render import kubernetes, slurm
 from mooncake_tier.node import arguments
+from mooncake_tier.offloading.settings import OffloadSettings
 from mooncake_tier.store.settings import store_settings
 
 SHELL = re.compile(r"\.(sh|sbatch)$")
@@ -72,6 +73,7 @@ def test_the_shipped_recipes_are_those_that_the_readme_names() -> None:
     assert [path.stem for path in RECIPES] == [
         "glm53-b200",
         "glm53-batch",
+        "glm53-cpu-ranks",
         "glm53-cpu",
         "glm53-fine-tuned",
         "glm53-gb200-nvl72",
@@ -210,6 +212,9 @@ def test_the_plugins_own_parsers_read_the_tiers_arguments_and_settings(path: Pat
     if recipe.tier is None:
         assert not commands
         return
+    if target == "local":
+        _read_on_one_machine(recipe, commands)
+        return
     assert {one.kind for one in commands} == {"engine", "tier-master", "tier-store"}
     for command in commands:
         here = re.compile(r"\$[({](?:POD_ADDRESS|NODE_ADDRESS|FRONT_ADDRESS|VLLM_NIXL_SIDE_CHANNEL_HOST)[)}]")
@@ -224,6 +229,19 @@ def test_the_plugins_own_parsers_read_the_tiers_arguments_and_settings(path: Pat
         node = arguments.node_settings(given)
         assert node.pool_bytes == (0 if command.kind == "tier-master" else int(recipe.tier.memory))
         assert node.store.master.endswith(f":{recipe.ports.tier_rpc}")
+
+
+def _read_on_one_machine(recipe: Deployment, commands: list[Command]) -> None:
+    """There, master and store are one process, and engines offload through host memory."""
+    assert recipe.tier is not None
+    by_kind = {one.kind: one for one in commands}
+    assert sorted(by_kind) == ["engine", "tier"]
+    given = arguments.parser().parse_args(by_kind["tier"].argv[by_kind["tier"].argv.index("mooncake_tier.cli") + 1 :])
+    node = arguments.node_settings(given)
+    assert node.pool_bytes == int(recipe.tier.memory)
+    settings = OffloadSettings.of(tier_entry(by_kind["engine"])["kv_connector_extra_config"])
+    assert (settings.address.host, settings.options.lease_s) == ("127.0.0.1", recipe.tier.lease_seconds)
+    assert (settings.address.master, settings.metrics) == (node.store.master, f"127.0.0.1:{node.metrics_port}")
 
 
 def test_only_the_deployments_own_pods_reach_workers_and_tier() -> None:

@@ -77,7 +77,7 @@ def _tier(tier: dict[str, Any]) -> Table:
     if len(tier["ranks"]) > 1:
         for number, rank in sorted(tier["ranks"].items()):
             figures = [f"{rank[source]:,}" for source in ("computed", "gpu", "tier")]
-            table.add_row(f"all prompts, data-parallel rank {number}", *figures, "")
+            table.add_row(f"rank {number}, all prompts", *figures, "")
     return table
 
 
