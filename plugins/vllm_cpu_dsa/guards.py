@@ -16,6 +16,9 @@ BLOCK_SIZE = 64
 
 INDEX_HEAD_DIM = 128
 
+ALL2ALL = "allgather_reducescatter"
+"""How tokens meet experts of other ranks: vLLM's default, and the only way that does without a GPU's kernels."""
+
 ARCHITECTURES = ("GlmMoeDsaForCausalLM", "DeepseekV32ForCausalLM")
 DRAFTS = ("DeepseekV32MTPModel", "DeepSeekMTPModel")
 
@@ -43,6 +46,7 @@ def _findings(vllm_config: Any) -> Iterator[Unsupported]:
     yield from _model(vllm_config.model_config.hf_text_config)
     yield from _cache(vllm_config.cache_config)
     yield from _parallel(vllm_config.parallel_config)
+    yield from _experts(vllm_config)
     yield from _engine(vllm_config)
 
 
@@ -148,6 +152,25 @@ def _parallel(parallel_config: Any) -> Iterator[Unsupported]:
     ):
         if (value := getattr(parallel_config, name)) > 1:
             yield Unsupported(f"{flag} {value}", why, f"{flag} 1", "Use --tensor-parallel-size, or start more workers")
+
+
+def _experts(vllm_config: Any) -> Iterator[Unsupported]:
+    parallel, quantization = vllm_config.parallel_config, vllm_config.model_config.quantization
+    if parallel.enable_expert_parallel and quantization is not None:
+        yield Unsupported(
+            f"--enable-expert-parallel with quantization {quantization}",
+            "vLLM's quantized CPU experts take the numbers of other ranks' experts for their own",
+            "--enable-expert-parallel with unquantized experts",
+            "Drop --enable-expert-parallel, or serve the model unquantized",
+        )
+    apart = parallel.enable_expert_parallel or parallel.data_parallel_size > 1
+    if apart and parallel.all2all_backend != ALL2ALL:
+        yield Unsupported(
+            f"--all2all-backend {parallel.all2all_backend}",
+            "its kernels need GPUs",
+            f"--all2all-backend {ALL2ALL}",
+            "Drop --all2all-backend",
+        )
 
 
 def _engine(vllm_config: Any) -> Iterator[Unsupported]:

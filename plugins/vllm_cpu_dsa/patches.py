@@ -9,6 +9,7 @@ from typing import Any
 
 from stockpatch.register import Patch, Register
 from stockpatch.versions import Window
+from vllm_cpu_dsa.experts import of_this_rank
 
 __all__ = ["REGISTER", "VLLM"]
 
@@ -113,12 +114,6 @@ def _communicator_has(method: str) -> bool:
     from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 
     return method in vars(CpuCommunicator)
-
-
-def _experts_of_this_rank(original: Any) -> Any:
-    from vllm_cpu_dsa.experts import of_this_rank
-
-    return of_this_rank(original)
 
 
 def _stock_reads_the_expert_map() -> bool:
@@ -290,7 +285,7 @@ REGISTER = Register(
                 "expert_tokens_meta",
                 "apply_router_weight_on_input",
             ),
-            replace=_experts_of_this_rank,
+            replace=of_this_rank,
             obsolete=_stock_reads_the_expert_map,
         ),
         Patch(

@@ -37,17 +37,21 @@ def _config(**changed: Any) -> SimpleNamespace:
             "pipeline_parallel_size": 1,
             "decode_context_parallel_size": 1,
             "prefill_context_parallel_size": 1,
+            "data_parallel_size": 1,
+            "enable_expert_parallel": False,
+            "all2all_backend": "allgather_reducescatter",
         },
         "compilation": {"mode": 0, "custom_ops": ["none"]},
         "attention": {"backend": None, "indexer_kv_dtype": "auto"},
         "engine": {"use_v2_model_runner": False, "speculative_config": None},
+        "weights": {"quantization": None},
     }
     for key, value in changed.items():
         part, field = key.split("__")
         parts[part][field] = value
     made = {name: SimpleNamespace(**fields) for name, fields in parts.items()}
     return SimpleNamespace(
-        model_config=SimpleNamespace(hf_text_config=made["model"]),
+        model_config=SimpleNamespace(hf_text_config=made["model"], **parts["weights"]),
         cache_config=made["cache"],
         parallel_config=made["parallel"],
         compilation_config=made["compilation"],
@@ -72,6 +76,9 @@ GLM_TYPES = ["full", "full", "full", "shared", "shared", "shared", "full", "shar
         {**SHARING, "model__indexer_types": GLM_TYPES},
         {"model__index_topk_pattern": "FFFSSSFS", "model__indexer_types": GLM_TYPES},
         {"model__index_topk_pattern": "FFFSSSFS"},
+        {"parallel__data_parallel_size": 2, "parallel__enable_expert_parallel": True},
+        {"parallel__data_parallel_size": 2, "weights__quantization": "fp8"},
+        {"parallel__all2all_backend": "deepep_low_latency"},  # nothing uses it
     ],
 )
 def test_what_is_served_passes(served: dict[str, Any]) -> None:
@@ -108,6 +115,21 @@ def test_what_is_served_passes(served: dict[str, Any]) -> None:
             {"parallel__prefill_context_parallel_size": 4},
             "--prefill-context-parallel-size 4",
             "--prefill-context-parallel-size 1",
+        ),
+        (
+            {"parallel__enable_expert_parallel": True, "weights__quantization": "fp8"},
+            "--enable-expert-parallel with quantization fp8",
+            "unquantized experts",
+        ),
+        (
+            {"parallel__data_parallel_size": 2, "parallel__all2all_backend": "deepep_low_latency"},
+            "--all2all-backend deepep_low_latency",
+            "--all2all-backend allgather_reducescatter",
+        ),
+        (
+            {"parallel__enable_expert_parallel": True, "parallel__all2all_backend": "nixl_ep"},
+            "--all2all-backend nixl_ep",
+            "--all2all-backend allgather_reducescatter",
         ),
         ({"engine__use_v2_model_runner": True}, "VLLM_USE_V2_MODEL_RUNNER=1", "the first model runner"),
         ({"compilation__mode": 3}, "compilation mode 3", "mode NONE"),

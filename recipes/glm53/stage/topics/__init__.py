@@ -10,6 +10,7 @@ from glm53.stage.topics.nixl_progress_delay import PROGRESS_DELAY
 from glm53.stage.topics.vllm_block_runs import BLOCK_RUNS
 from glm53.stage.topics.vllm_connector_wakeup import CONNECTOR_WAKEUP
 from glm53.stage.topics.vllm_context_gather import CONTEXT_GATHER
+from glm53.stage.topics.vllm_cpu_data_parallel import CPU_DATA_PARALLEL
 from glm53.stage.topics.vllm_cpu_rotary import CPU_ROTARY
 from glm53.stage.topics.vllm_cpu_seeds import CPU_SEEDS
 from glm53.stage.topics.vllm_cpu_slot_mapping import CPU_SLOT_MAPPING
@@ -33,6 +34,7 @@ TOPICS: tuple[Topic, ...] = (
     DRAFT_PAGES,
     ROW_PAGES,
     CONTEXT_GATHER,
+    CPU_DATA_PARALLEL,
     CPU_ROTARY,
     CPU_SEEDS,
     CPU_SLOT_MAPPING,
