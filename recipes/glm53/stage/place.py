@@ -34,7 +34,8 @@ class Place:
     source: below the repository's root. to: below upstream's root; ``{package}`` stands for its package. module: its
     name there, for imports; empty for tests and benchmarks. without: functions, classes and constants that only a
     plugin needs, which stay here; only: those that do not, where they are fewer. edits: what is otherwise in upstream's
-    tree, as edits of the file as it is here. Imports that nothing uses then stay here, too.
+    tree, as edits of the file as it is here. Imports that nothing uses then stay here, too. Files of C++ and CUDA move
+    whole (`glm53.stage.native`).
     """
 
     source: str
