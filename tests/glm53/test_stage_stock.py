@@ -15,10 +15,12 @@ import pytest
 from staged_tree import linked, run_plugin_tests, run_python, run_tests, staged
 
 from flashinfer_nvfp4.plan import plan_clusters
+from glm53.stage.native import SUFFIXES
 from glm53.stage.page import states
 from glm53.stage.place import repository
 from glm53.stage.releases import installed
-from glm53.stage.staging import Change, State, changes, examine
+from glm53.stage.same import same_native
+from glm53.stage.staging import Change, State, changes, examine, write
 from glm53.stage.topic import Topic
 from glm53.stage.topics import TOPICS
 from glm53.stage.tree import Tree
@@ -88,19 +90,36 @@ def test_the_staged_tests_pass_where_none_of_our_packages_can_be_imported(tree: 
     FLASHINFER is None,
     reason="needs an unpacked FlashInfer 0.7.4 (700 MB): name its folder in GLM53_FLASHINFER_TREE",
 )
-def test_flashinfers_topics_apply_and_plan_what_the_plugin_plans(tmp_path: Path) -> None:
-    tree = linked("flashinfer", Path(FLASHINFER or ""), tmp_path)
-    written = staged(tree)
+def test_flashinfers_topics_apply_in_any_order_and_do_what_the_plugin_does(tmp_path: Path) -> None:
+    """The moved kernel is the plugin's but for comments, and launches are planned alike."""
+    from flashinfer_nvfp4.cuda_arch import ARCHITECTURES, CSRC
+    from flashinfer_nvfp4.cuda_decode import plan_ctas
+
+    tree, other = (linked("flashinfer", Path(FLASHINFER or ""), tmp_path / name) for name in ("one", "other"))
+    written = {change.path for change in staged(tree)}
+    for topic in reversed(of(other)):
+        write(changes(topic, other))
     assert [examine(topic, tree).state for topic in of(tree)] == [State.STAGED] * len(of(tree))
-    ran = run_tests(tree, *[str(change.path) for change in written if change.path.name.startswith("test_")])
+    for path in written:
+        assert (other.root / path.relative_to(tree.root)).read_bytes() == path.read_bytes()
+    ran = run_tests(tree, *[str(path) for path in written if path.name.startswith("test_")])
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    sizes = {8: 16, 6: 22, 5: 28, 4: 36, 3: 46}
+    moved = [path for path in written if path.suffix in SUFFIXES]
+    assert moved
+    assert all(same_native(path.read_text(), (CSRC / path.name).read_text()) for path in moved)
+    sizes, at_once = {8: 16, 6: 22, 5: 28, 4: 36, 3: 46}, {1: 152, 2: 76, 3: 46, 4: 36, 5: 28, 6: 22, 7: 20, 8: 16}
     code = (
         "from flashinfer.experimental.nvfp4_sparse_mla_decode.backend import select_num_ctas\n"
-        f"print([select_num_ctas(t, k, {sizes}) for k in (512, 1024, 2048) for t in range(1, 200)])"
+        "from flashinfer.experimental.nvfp4_sparse_mla_decode.mma.arch import ARCHITECTURES\n"
+        "from flashinfer.experimental.nvfp4_sparse_mla_decode.mma.decode import plan_ctas\n"
+        f"print([select_num_ctas(t, k, {sizes}) for k in (512, 1024, 2048) for t in range(1, 200)])\n"
+        "archs = ARCHITECTURES.values()\n"
+        f"print([plan_ctas(t, k, {at_once}, a) for a in archs for k in (32, 2048) for t in range(200)])"
     )
-    planned = [plan_clusters(tokens, topk, sizes) for topk in (512, 1024, 2048) for tokens in range(1, 200)]
-    assert json.loads(run_python(tree, "-c", code).stdout) == planned
+    clusters, blocks = map(json.loads, run_python(tree, "-c", code).stdout.splitlines())
+    assert clusters == [plan_clusters(tokens, topk, sizes) for topk in (512, 1024, 2048) for tokens in range(1, 200)]
+    archs = ARCHITECTURES.values()
+    assert blocks == [plan_ctas(t, topk, at_once, arch) for arch in archs for topk in (32, 2048) for t in range(200)]
 
 
 ORACLE = "vllm_cpu_dsa/test_oracle_stock.py::test_greedy_tokens_are_those_of_transformers"
