@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import hashlib
 import json
+import math
 import os
 import tempfile
 import threading
@@ -83,15 +85,15 @@ def _put(native: MooncakeStore, keys: list[str]) -> None:
 
 def cost(looking: Callable[[], None], master_pid: int) -> Cost:
     """Of one call, which makes the looks of one thread."""
-    pauses, over, looks = [0.0], threading.Event(), threading.get_native_id()
+    longest, over, looks = [0.0], threading.Event(), threading.get_native_id()
 
     def step() -> None:
         waits = [os.open(f"/proc/self/task/{one}/schedstat", os.O_RDONLY) for one in (threading.get_native_id(), looks)]
-        last = 0.0
+        last = math.inf
         while not over.is_set():
             sum(range(500))
             now = time.monotonic() - sum(1e-9 * int(os.pread(one, 80, 0).split()[1]) for one in waits)
-            pauses.append(now - last)
+            longest[0] = max(longest[0], now - last)
             last = now
         for one in waits:
             os.close(one)
@@ -99,13 +101,13 @@ def cost(looking: Callable[[], None], master_pid: int) -> Cost:
     thread = threading.Thread(target=step)
     thread.start()
     time.sleep(0.2)
-    pauses.clear()
+    longest[0] = 0.0
     begun, used, master = time.monotonic(), time.thread_time(), _cpu_seconds(master_pid)
     looking()
     found = time.monotonic() - begun, time.thread_time() - used, _cpu_seconds(master_pid) - master
     over.set()
     thread.join()
-    return Cost(*found, max(pauses))
+    return Cost(*found, longest[0])
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -119,6 +121,8 @@ def measure(count: int) -> dict[str, Cost]:
         evictions = Evictions(node.master, 3600.0)
         try:
             evictions.announce(keys)
+            gc.collect()
+            gc.freeze()  # as vLLM does, because it would go through all keys again and again
             master = node.processes["master"].pid
             for _ in range(3):
                 evictions.look(always=False)

@@ -52,11 +52,19 @@ def set_prefetch(on: bool) -> None:
     engines.connector()._settings = replace(engines.connector()._settings, prefetch=on)
 
 
+def _wait_for_lookups(until: float) -> None:
+    """Until the store has answered what was asked, as it would on a machine with longer steps."""
+    lookups = engines.pool()._lookups
+    while lookups.waiting and not all(each.settled for each in lookups._under_way):
+        assert time.monotonic() < until, "the store does not answer"
+        time.sleep(0.001)
+
+
 def order(running: list[int], waiting: list[int]) -> list[str]:
     """What happens while a request uses every token of several steps and another one waits, step by step.
 
     ``full``: a step in which the first used all tokens. ``load``, ``loaded``: chunks for the second. ``begun``: its
-    first step. Between two steps, loads are waited for, as they would be over on a machine with longer steps.
+    first step. Between two steps, loads are waited for, too.
     """
     seen: list[str] = []
     one = engines.pool()
@@ -92,9 +100,7 @@ def order(running: list[int], waiting: list[int]) -> list[str]:
         while left:
             left -= {out.request_id for out in engines.step() if out.finished}
             until = time.monotonic() + 30
-            while one._lookups.waiting and not all(each.settled for each in one._lookups._under_way):
-                assert time.monotonic() < until
-                time.sleep(0.001)
+            _wait_for_lookups(until)
             while one.jobs.loading_bytes and time.monotonic() < until:
                 time.sleep(0.001)
     finally:
@@ -140,6 +146,8 @@ def abort_while_waiting(running: list[int], waiting: list[int]) -> tuple[int, ..
     engines.step()
     engines.add("waiting", waiting, 1)
     while not any(one.loaded for one in engines.connector()._prefetcher._waiting.values()):
+        assert engines.scheduler().has_requests(), "its turn came before the store had answered"
+        _wait_for_lookups(time.monotonic() + 30)
         engines.step()
     engines._engine[0].llm_engine.abort_request(["waiting"])
     engines.settle()

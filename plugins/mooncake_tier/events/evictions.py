@@ -25,8 +25,8 @@ _AT_LEAST = 12
 #: Keys that are told to be gone at once: a full pool of a million keys evicts fifty thousand, and a step of the engine
 #: tells of each in about a microsecond.
 _AT_ONCE = 2000
-#: Parts that announced keys are kept in, so that none takes a millisecond to go through.
-_PARTS = 256
+#: Announced keys that are gone through at a time.
+_SOME = 5000
 
 
 class Listing(Protocol):
@@ -49,10 +49,11 @@ class Evictions:
 
     def __init__(self, master: Listing, poll_s: float, found: Callable[[], None] = lambda: None) -> None:
         self._master, self._poll, self._found = master, poll_s, found
-        self._announced: tuple[dict[str, int], ...] = tuple({} for _ in range(_PARTS))
-        """By hash: each key with the number of the look that found it last, or before which it was announced."""
+        self._announced: dict[str, int] = {}
+        """With the number of the look that found it last, or of the last one that began before it was announced."""
         self._gone: set[str] = set()
         self._lock = threading.Lock()
+        self._looking = threading.Lock()
         self._number = 0
         self._losses: Losses | None = None
         self._same = 0
@@ -63,31 +64,29 @@ class Evictions:
         self._thread.start()
 
     def __len__(self) -> int:
-        return sum(map(len, self._announced))
+        return len(self._announced)
 
     def announce(self, names: Iterable[str]) -> list[str]:
         """These are in the store; returns those that nobody was told of, or was told that they are gone."""
         new = []
         with self._lock:
             for name in dict.fromkeys(names):
-                part = self._part(name)
-                if name not in part and name not in self._gone:
+                if name not in self._announced and name not in self._gone:
                     new.append(name)
                 self._gone.discard(name)
-                part[name] = self._number  # a look that has begun may miss it
+                self._announced[name] = self._number  # a look that has begun may miss it
         return new
 
     def withdraw(self, names: Iterable[str]) -> None:
         """These turned out not to be there."""
         with self._lock:
-            self._gone.update(name for name in names if self._part(name).pop(name, None) is not None)
+            self._gone.update(name for name in names if self._announced.pop(name, None) is not None)
 
     def forget(self) -> list[str]:
         """Whoever was told knows of none of them any more; returns those that will not be reported as gone now."""
         with self._lock:
-            forgotten = [name for part in (*self._announced, self._gone) for name in part]
-            for part in self._announced:
-                part.clear()
+            forgotten = [*self._announced, *self._gone]
+            self._announced.clear()
             self._gone.clear()
             return forgotten
 
@@ -103,10 +102,19 @@ class Evictions:
 
     def look(self, always: bool = True) -> None:
         """Compare with what the master lists. always: also if its counters say that nothing is gone."""
+        with self._looking:
+            self._look(always)
+
+    def close(self, within_s: float = 5.0) -> None:
+        """End the thread."""
+        self._closed.set()
+        self._thread.join(within_s)
+
+    def _look(self, always: bool) -> None:
         with self._lock:
             self._number += 1
             number = self._number
-        if not len(self):
+        if not self._announced:
             return
         try:
             if self._lost_nothing() and not always:
@@ -125,14 +133,6 @@ class Evictions:
             number += 1
         self._sweep(number)
 
-    def close(self, within_s: float = 5.0) -> None:
-        """End the thread."""
-        self._closed.set()
-        self._thread.join(within_s)
-
-    def _part(self, name: str) -> dict[str, int]:
-        return self._announced[hash(name) % _PARTS]
-
     def _lost_nothing(self) -> bool:
         """Whether the list needs no reading. After a loss it is read twice: what was lost just before the first time
         may have been announced just after it."""
@@ -143,18 +143,18 @@ class Evictions:
 
     def _seen(self, names: Iterable[str], number: int) -> None:
         with self._lock:
-            for name in names:
-                part = self._part(name)
-                if part.get(name, number) < number:
-                    part[name] = number
+            self._announced.update(dict.fromkeys(self._announced.keys() & names, number))
 
     def _sweep(self, number: int) -> None:
         """What no look since that number has seen is gone."""
-        for part in self._announced:
+        with self._lock:
+            names = list(self._announced)
+        for first in range(0, len(names), _SOME):
             with self._lock:
-                gone = [name for name, seen in part.items() if seen < number]
+                some = names[first : first + _SOME]
+                gone = [name for name in some if self._announced.get(name, number) < number]
                 for name in gone:
-                    del part[name]
+                    del self._announced[name]
                 self._gone.update(gone)
 
     def _work(self) -> None:
