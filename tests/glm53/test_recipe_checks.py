@@ -206,7 +206,7 @@ CASES: list[tuple[str, Target, Files]] = [
     ("image-reference", "kubernetes", _text(GRAPH, "graph.yaml", "dynamo-frontend:1.6.1", "dynamo-frontend:latest")),
     ("install-at-start", "kubernetes", _engine("decode", lambda main: main["args"].append("; pip install vllm"))),
     ("tier-missing", "kubernetes", _text(GRAPH, "tier.yaml", "mooncake_tier.cli", "mooncake_tier.other")),
-    ("tier-lease", "kubernetes", _text(GRAPH, "tier.yaml", "'3600'", "'9'")),
+    ("tier-lease", "kubernetes", _text(GRAPH, "tier.yaml", "'30'", "'9'")),
     ("tier-lease", "kubernetes", _section(lease_s=60)),
     ("tier-address", "kubernetes", _text(GRAPH, "tier.yaml", "'50051'", "'50052'")),
     ("tier-address", "kubernetes", _text(GRAPH, "tier.yaml", "small-tier-master:50051", "small-tier-master:50052")),

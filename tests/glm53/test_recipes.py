@@ -174,12 +174,12 @@ def test_a_compute_domain_comes_with_nvlink_across_nodes_and_only_then() -> None
 
 
 def test_the_tier_is_prefills_and_its_addresses_and_leases_are_derived() -> None:
-    recipe = deployment(tier={"memory": "64GiB", "lease_seconds": 1800}, ports={"tier_rpc": 51_000})
+    recipe = deployment(tier={"memory": "64GiB", "lease_seconds": 180}, ports={"tier_rpc": 51_000})
     rendered = kubernetes.render(recipe)
     commands = {one.kind: one for one in from_manifests(rendered)}
 
     master, store = commands["tier-master"], commands["tier-store"]
-    assert (option(master, "--lease"), option(master, "--rpc-port"), option(master, "--pool")) == ("1800", "51000", "0")
+    assert (option(master, "--lease"), option(master, "--rpc-port"), option(master, "--pool")) == ("180", "51000", "0")
     assert (option(store, "--master"), option(store, "--pool")) == ("small-tier-master:51000", "65536MiB")
     for one in (master, store):
         assert (option(one, "--host"), one.env["POD_ADDRESS"]) == ("$(POD_ADDRESS)", "from status.podIP")
@@ -188,7 +188,7 @@ def test_the_tier_is_prefills_and_its_addresses_and_leases_are_derived() -> None
     assert entry["kv_connector_module_path"] == "mooncake_tier.store_connector"
     section = entry["kv_connector_extra_config"]["mooncake_tier"]
     assert (section["master"], section["metrics"]) == ("small-tier-master:51000", "small-tier-master:9003")
-    assert (section["lease_s"], section["poll_s"], section["protocol"]) == (1800, 5, "rdma")
+    assert (section["lease_s"], section["poll_s"], section["protocol"]) == (180, 5, "rdma")
     assert (section["host"], section["model"]) == ("$(VLLM_NIXL_SIDE_CHANNEL_HOST)", "nvidia/GLM-5.3-NVFP4")
     assert not tier_entry(engines["decode"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DENSE_BYTES", "HARDWARE", "RELEASES", "WEIGHT_BYTES", "Hardware", "Release"]
+__all__ = ["DENSE_BYTES", "HARDWARE", "RELEASES", "TIER_LEASE_S", "WEIGHT_BYTES", "Hardware", "Release", "wrong_lease"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,19 @@ class Release:
 
 #: Release of Dynamo -> what belongs to it. Images carry the same number as their tag.
 RELEASES = {"1.6.1": Release(vllm="0.31.0", nixl="1.4.1", mooncake="0.3.13.post1")}
+
+#: Seconds that a lease of the DRAM tier may last. Engines renew it until they have loaded the block.
+TIER_LEASE_S = range(10, 601)
+
+
+def wrong_lease(seconds: float) -> str | None:
+    """Why the DRAM tier's leases must not last so long or so short; None if they may."""
+    if seconds < TIER_LEASE_S.start:
+        return "blocks that were found could be evicted before they are loaded"
+    if seconds >= TIER_LEASE_S.stop:
+        return "what was found is not evicted for so long, and a full pool refuses new blocks"
+    return None
+
 
 #: Bytes of GLM-5.3's weights by how they are stored, prediction layer included: 753.3 billion parameters (bf16, fp8),
 #: and the published size of the NVFP4 checkpoint.

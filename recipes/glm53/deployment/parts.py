@@ -130,7 +130,8 @@ class Tier(Strict):
     """Mooncake's DRAM tier behind prefill's GPU cache.
 
     memory: DRAM that each prefill node gives. buffer: host memory of each engine, on a CPU; GPUs need none.
-    lease_seconds: how long a block that was found is kept for the one who found it.
+    lease_seconds: how long a block that was found cannot be evicted, unless its lease is renewed: engines do, as long
+        as they are about to load it. Until then a full pool has no room for new blocks.
     poll_seconds: between two looks for evicted blocks. The router may count on a block that is gone for so long, and
         the time that the master and a step of the engine take.
     chunk_tokens: tokens of one object, on the CPU; GPUs store block by block.
@@ -139,7 +140,7 @@ class Tier(Strict):
     memory: ByteSize
     buffer: ByteSize = ByteSize(4 << 30)
     protocol: Literal["rdma", "tcp"] = "rdma"
-    lease_seconds: Annotated[int, Field(ge=1, le=86_400)] = 3600
+    lease_seconds: Annotated[int, Field(ge=1, le=86_400)] = 30
     poll_seconds: Annotated[float, Field(gt=0, le=3600)] = 5
     chunk_tokens: Annotated[int, Field(ge=64)] = 1024
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from glm53.deployment import Finding
+from glm53.deployment.facts import wrong_lease
 from glm53.lint.agreement import TIER_CONNECTORS, tier_entry
 from glm53.lint.commands import Command, option
 
 __all__ = ["problems", "section"]
 
-_SHORTEST_LEASE_S = 60
 #: Where a process of a cluster listens: the address of its pod, or of its node. Mooncake's default is loopback.
 _OWN = ("from status.podIP", "${NODE_ADDRESS}")
 
@@ -54,8 +54,8 @@ def _found_by(master: Command, stores: Sequence[Command], wanting: Sequence[Comm
     """Stores and engines look for the master at one address, on its ports, and count on its lease."""
     calls, metrics = (f":{option(master, name)}" for name in ("--rpc-port", "--metrics-port"))
     lease = _number(option(master, "--lease"))
-    if lease < _SHORTEST_LEASE_S:
-        yield _found("tier-lease", master, f"leases of {lease:g} s are shorter than requests wait.")
+    if why := wrong_lease(lease):
+        yield _found("tier-lease", master, f"with leases of {lease:g} s, {why}.")
     addresses = {str(section(engine).get("master")) for engine in wanting}
     for store in stores:
         address = option(store, "--master") or ""

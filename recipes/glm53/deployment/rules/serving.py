@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from glm53.deployment.facts import TIER_LEASE_S, wrong_lease
 from glm53.deployment.findings import Finding
 from glm53.deployment.model import Deployment
 
@@ -59,13 +60,12 @@ def _tier(deployment: Deployment) -> Iterator[Finding]:
             f"{tier.chunk_tokens} tokens are no whole number of blocks of {deployment.engine.block_size}.",
             "Use a multiple of engine.block_size.",
         )
-    if tier.lease_seconds < deployment.kv_transfer.lease_seconds:
+    if why := wrong_lease(tier.lease_seconds):
         yield Finding(
             "tier-lease",
             "tier.lease_seconds",
-            f"{tier.lease_seconds} s is shorter than a request may wait ({deployment.kv_transfer.lease_seconds} s of "
-            "kv_transfer.lease_seconds): blocks that were found would be gone when they are loaded.",
-            "Raise it; an hour costs nothing.",
+            f"{tier.lease_seconds} s: {why}.",
+            f"Use {TIER_LEASE_S.start} to {TIER_LEASE_S.stop - 1} s.",
         )
     if int(tier.memory) < 2 * int(tier.buffer):
         yield Finding(
