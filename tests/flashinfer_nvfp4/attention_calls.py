@@ -11,6 +11,7 @@ import io
 import os
 import sys
 from contextlib import AbstractContextManager
+from importlib.metadata import entry_points
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,8 +63,11 @@ def start(policy: str, triton: str) -> str:
     """Import vLLM with its Triton kernels, from the folder ``triton``; its version."""
     sys.path.append(triton)
     os.environ |= {"CUDA_VISIBLE_DEVICES": "", "VLLM_LOGGING_LEVEL": "ERROR", "FLASHINFER_NVFP4_POLICY": policy}
+    os.environ["VLLM_NVFP4_MLA_SCALES"] = policy  # what it is called in a staged tree
     os.environ |= {"VLLM_CPU_DSA": "1", "VLLM_USE_V2_MODEL_RUNNER": "0"}  # a platform for models with an indexer
     platforms = _module("vllm.platforms")
+    if not entry_points(group="vllm.platform_plugins"):  # a staged tree, whose own platform serves these models
+        assert platforms.current_platform.is_cpu()
     platforms.vllm_version_matches_substr = lambda text: False
     assert _module("vllm.triton_utils").HAS_TRITON
     capability = _module("vllm.platforms.interface").DeviceCapability(9, 0)
@@ -184,7 +188,8 @@ def fused_write(request: bytes) -> bytes:
     attention = _module("vllm.models.deepseek_v32.attention")
     tokens = len(case["kv_c"])
     outputs = {"kv_c_out": torch.empty_like(case["kv_c"]), "k_pe_out": torch.empty_like(case["k_pe"])}
-    normed = attention.fused_norm_rope(
+    norm_rope = getattr(attention, "norm_rope", attention.fused_norm_rope)  # the former in a staged tree
+    normed = norm_rope(
         torch.arange(tokens),
         case["q_c"],
         torch.ones(case["q_c"].shape[1], dtype=torch.bfloat16),

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from flashinfer_nvfp4.errors import LaunchRefused, SettingRefused
+from flashinfer_nvfp4.errors import LaunchRefused
 from flashinfer_nvfp4.plan import PREFILL_WORKSPACE_BYTES
 from flashinfer_nvfp4.prefill_plan import Costs, PrefillPlan, Request, Stage, plan_prefill
-from flashinfer_nvfp4.workspace import SETTING, Layout, StagedRows, chosen_workspace, least_workspace, plan_layout
+from flashinfer_nvfp4.workspace import Layout, StagedRows, least_workspace, plan_layout
 
 FP8 = StagedRows(576, lse=True, lse_bytes=2048)
 PLAIN = StagedRows(576, lse=False)
@@ -88,25 +88,6 @@ def test_a_workspace_that_holds_nothing_is_refused_with_the_least_that_does() ->
 def test_sizes_of_no_workspace_are_refused(workspace: int, topk: int, heads: int) -> None:
     with pytest.raises(LaunchRefused, match=r"describes no workspace.*1 key and 1 head"):
         plan_layout(workspace, topk, heads, FP8)
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(None, 150_994_944), ("", 150_994_944), (" ", 150_994_944), ("0", 0), ("32", 33_554_432), (" 1024 ", 1 << 30)],
-)
-def test_the_setting_is_in_mib(monkeypatch: pytest.MonkeyPatch, value: str | None, expected: int) -> None:
-    monkeypatch.delenv(SETTING, raising=False)
-    if value is not None:
-        monkeypatch.setenv(SETTING, value)
-
-    assert chosen_workspace() == expected
-
-
-@pytest.mark.parametrize("value", ["-1", "144MiB", "1.5", "0x10", "1_000", "1048577", "\u0663", "none"])
-def test_a_setting_that_is_no_amount_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setenv(SETTING, value)
-    with pytest.raises(SettingRefused, match=rf"{SETTING}=.*whole number of MiB.*unset for 144.*every worker"):
-        chosen_workspace()
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,38 @@ from glm53.stage.staging import Change, changes, write
 from glm53.stage.topics import TOPICS
 from glm53.stage.tree import PROJECTS, Tree
 
-#: Run by Python before anything else in the staged tests' process: our packages cannot be imported there.
-_ALONE = f"""
+#: vLLM takes Triton where a GPU's driver is active, or where it has a backend named for the CPU: with one, its kernels
+#: can be interpreted on machines without a GPU. Run by Python before anything else, with what follows.
+_INTERPRETING = """
+import os
 import sys
+from importlib.machinery import PathFinder
+from types import SimpleNamespace
 
+
+class _Interpreting:
+    def find_spec(self, name, path=None, target=None):
+        if name != "triton.backends" or os.environ.get("TRITON_INTERPRET") != "1":
+            return None
+        spec = PathFinder.find_spec(name, path)
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            module.backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: False))
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+sys.meta_path.insert(0, _Interpreting())
+if os.environ.get("TRITON_INTERPRET") == "1":
+    import triton.backends  # before pytest, which would look for it first
+"""
+
+#: In the staged tests' process our packages cannot be imported.
+_ALONE = f"""
+{_INTERPRETING}
 
 class _NotHere:
     def find_spec(self, name, path=None, target=None):
@@ -41,7 +69,6 @@ sys.modules["pynvml"] = types.ModuleType("pynvml")
 _STAGED = """
 import importlib
 import importlib.metadata
-import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -73,6 +100,8 @@ _all = importlib.metadata.entry_points
 
 def entry_points(**chosen):
     found = _all(**chosen)
+    if isinstance(found, dict):  # of all groups, until Python 3.12
+        found = [one for group in found.values() for one in group]
     return importlib.metadata.EntryPoints(one for one in found if one.module.split(".")[0] not in OURS)
 
 
@@ -115,9 +144,14 @@ def staged(tree: Tree) -> list[Change]:
     return done
 
 
-def run_tests(tree: Tree, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """pytest in a process that has the staged package and none of ours."""
-    return run_python(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tree.root), *arguments)
+def run_tests(tree: Tree, *arguments: str, triton: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """pytest in a process that has the staged package and none of ours; ``triton``: a folder with Triton, which then
+    interprets its kernels."""
+    command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tree.root), *arguments)
+    if triton is None:
+        return run_python(tree, *command)
+    there = os.pathsep.join((str(tree.root / "alone"), str(tree.root), str(triton)))
+    return run_python(tree, *command, TRITON_INTERPRET="1", PYTHONPATH=there)
 
 
 def run_python(tree: Tree, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -133,7 +167,7 @@ def run_plugin_tests(tree: Tree, names: tuple[str, ...], *arguments: str) -> sub
     moved = {place.name: place.module for topic in topics for place in topic.places if place.module}
     plugins = sorted({name.split(".")[0] for name in moved})
     packages = {name: module for name, module in moved.items() if name not in plugins}
-    start = _STAGED.format(moved=packages, plugins=plugins, ours=OURS)
+    start = _INTERPRETING + _STAGED.format(moved=packages, plugins=plugins, ours=OURS)
     return _run(tree, "renamed", start, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments)
 
 

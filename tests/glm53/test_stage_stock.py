@@ -30,6 +30,7 @@ FLASHINFER = os.environ.get("GLM53_FLASHINFER_TREE")
 
 pytestmark = pytest.mark.skipif(not PROJECTS, reason="needs vLLM or NIXL: make test")
 
+TRITON = repository() / ".venv" / "triton"
 SITE = Path(sys.prefix) / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
 
 
@@ -79,9 +80,20 @@ def test_no_line_of_an_edit_is_upstreams_own(tree: Tree, done: list[Change]) -> 
 
 def test_the_staged_tests_pass_where_none_of_our_packages_can_be_imported(tree: Tree, done: list[Change]) -> None:
     tests = [str(change.path) for change in done if change.path.name.startswith("test_")]
-    assert tests
-    ran = run_tests(tree, *tests)
+    _pass(run_tests(tree, *(one for one in tests if not one.endswith("_kernels.py"))))
+
+
+@pytest.mark.skipif(not TRITON.is_dir(), reason=f"needs Triton in {TRITON}: make test")
+def test_the_staged_tests_of_kernels_pass_in_tritons_interpreter(tree: Tree, done: list[Change]) -> None:
+    """In a process of their own: with Triton in sight vLLM takes other ways on the CPU."""
+    if tree.project.name != "vllm":
+        pytest.skip("vLLM's topics")
+    _pass(run_tests(tree, *(str(one.path) for one in done if one.path.name.endswith("_kernels.py")), triton=TRITON))
+
+
+def _pass(ran: subprocess.CompletedProcess[str]) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert " passed" in ran.stdout
     assert "skipped" not in ran.stdout
     assert "failed" not in ran.stdout
 
@@ -140,6 +152,32 @@ OWN_TESTS: dict[tuple[str, ...], tuple[list[str], list[str]]] = {
     ("latent-fold",): (
         ["flashinfer_nvfp4/test_fold_error_stock.py"],
         [f"flashinfer_nvfp4/test_{name}_stock.py" for name in ("fold_error", "fold_exponent", "latent_folds")],
+    ),
+    ("nvfp4-sparse-mla",): (
+        [f"flashinfer_nvfp4/test_{name}_plan.py" for name in ("split", "prefill")],
+        [
+            *(f"flashinfer_nvfp4/test_{name}_plan.py" for name in ("split", "prefill")),
+            "flashinfer_nvfp4/test_kernels_stock.py",
+            *(
+                f"flashinfer_nvfp4/test_backend_attention_stock.py::test_{name}"
+                for name in (
+                    "attention_is_that_of_float64_over_the_rows_it_wrote",
+                    "shards_of_a_context_merge_to_the_whole_by_stocks_own_merge",
+                    "a_shard_without_any_chosen_key_adds_nothing",
+                    "the_models_fused_path_writes_the_codecs_rows_and_gives_attention_the_same_as_before",
+                    "vllms_own_layer_is_built_on_it_and_gets_stocks_metadata",
+                )
+            ),
+            *(
+                f"flashinfer_nvfp4/test_staging_stock.py::test_{name}"
+                for name in (
+                    "a_batch_decodes_where_rows_lie_and_prefills_from_stages",
+                    "requests_are_what_the_host_knows_of_a_batch",
+                    "glm_stages_186_thousand_rows_in_a_twentieth_of_three_gigabytes",
+                    "without_flashinfer_prefill_is_direct",
+                )
+            ),
+        ],
     ),
     ("glm-parser",): (
         ["dynamo_structural_tags/test_parser_defects.py"],

@@ -19,6 +19,7 @@ from glm53.stage.topics.vllm_draft_pages import DRAFT_PAGES
 from glm53.stage.topics.vllm_glm_parser import GLM_PARSER
 from glm53.stage.topics.vllm_latent_fold import LATENT_FOLD
 from glm53.stage.topics.vllm_nvfp4_scales import NVFP4_SCALES
+from glm53.stage.topics.vllm_nvfp4_sparse_mla import NVFP4_SPARSE_MLA
 from glm53.stage.topics.vllm_row_pages import ROW_PAGES
 from glm53.stage.topics.vllm_spin_wait import SPIN_WAIT
 from glm53.stage.topics.vllm_store_events import STORE_EVENTS
@@ -41,6 +42,7 @@ TOPICS: tuple[Topic, ...] = (
     CPU_SPARSE_MLA,
     NVFP4_SCALES,
     LATENT_FOLD,
+    NVFP4_SPARSE_MLA,
     SPIN_WAIT,
     CONNECTOR_WAKEUP,
     STORE_EVENTS,

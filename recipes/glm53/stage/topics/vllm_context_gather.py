@@ -9,7 +9,7 @@ from glm53.stage.place import Place
 from glm53.stage.topic import Evidence, Topic
 from glm53.stage.tree import PROJECTS, Tree
 
-__all__ = ["CONTEXT_GATHER", "ROWS", "ROW_WORDS", "row_module"]
+__all__ = ["CONTEXT_GATHER", "GATHER", "GATHER_EDITS", "ROWS", "ROW_WORDS", "row_module"]
 
 _FILE = "_custom_ops.py"
 _SCOPE = "gather_and_maybe_dequant_cache"
@@ -51,12 +51,36 @@ ROWS = (
 """Format, codec and gather kernel of NVFP4 rows, as other topics about the rows need them, too."""
 
 ROW_WORDS = {
+    "import triton\nimport triton.language as tl\n": "from vllm.triton_utils import tl, triton\n",
+    "import triton\n": "from vllm.triton_utils import triton\n",
     "flashinfer_nvfp4.": "vllm.v1.attention.ops.nvfp4_mla.",
+    ", listed in docs/nvfp4.md": "",
+    " (docs/nvfp4.md has the error)": "",
     "The errors of this plugin": "The errors of NVFP4 rows",
     "as the stock writer": "as vLLM's CUDA writer",
     ", and the one setting for it. Standard": ". Standard",
 }
-"""What their modules say of the plugin."""
+"""What their modules say of the plugin, and import as vLLM wants it."""
+
+GATHER_EDITS: tuple[Edit, ...] = (
+    Insert(
+        file=_FILE,
+        anchor=_SCOPE,
+        where="first",
+        code="""\
+        if kv_cache_dtype == "nvfp4_ds_mla":
+            from vllm.v1.attention.ops.nvfp4_mla.context_gather import gather_context
+
+            gather_context(
+                src_cache, dst, block_table, cu_seq_lens, num_tokens, seq_starts
+            )
+            return
+        """,
+    ),
+)
+"""vLLM's gather of a cached context, sent to the rows' own."""
+
+GATHER = row_module("context_gather", ("activate", "around_gather"))
 
 CONTEXT_GATHER = Topic(
     id="context-gather",
@@ -68,23 +92,8 @@ CONTEXT_GATHER = Topic(
     risks="Other cache dtypes take the path they took. The kernel is compiled at the first such prompt.",
     near=_FILE,
     solved=_solved,
-    edits=(
-        Insert(
-            file=_FILE,
-            anchor=_SCOPE,
-            where="first",
-            code="""\
-            if kv_cache_dtype == "nvfp4_ds_mla":
-                from vllm.v1.attention.ops.nvfp4_mla.context_gather import gather_context
-
-                gather_context(
-                    src_cache, dst, block_table, cu_seq_lens, num_tokens, seq_starts
-                )
-                return
-            """,
-        ),
-    ),
-    places=(*ROWS, row_module("context_gather", ("activate", "around_gather"))),
+    edits=GATHER_EDITS,
+    places=(*ROWS, GATHER),
     tests=(
         Place("recipes/glm53/stage/tests/vllm/test_nvfp4_context.py", "tests/kernels/attention/test_nvfp4_context.py"),
     ),

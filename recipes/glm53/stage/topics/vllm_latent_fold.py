@@ -136,7 +136,10 @@ LATENT_FOLD = Topic(
                 Body(
                     file="",
                     scope="_takes_fp8_queries",
-                    code='return bool(getattr(layer.impl, "supports_quant_query_input", False))',
+                    code="""\
+                    decode = getattr(layer.impl, "supports_quant_query_input", False)
+                    return bool(getattr(layer.impl, "takes_fp8_queries", decode))
+                    """,
                 ),
                 Body(
                     file="",
