@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
@@ -25,8 +26,9 @@ _AT_LEAST = 12
 #: Keys that are told to be gone at once: a full pool of a million keys evicts fifty thousand, and a step of the engine
 #: tells of each in about a microsecond.
 _AT_ONCE = 2000
-#: Announced keys that are gone through at a time.
-_SOME = 5000
+#: Parts that announced keys are kept in: what is done with one of them, or with a piece of the list, holds the
+#: interpreter for less than a millisecond, even if there are a million keys.
+_PARTS = 256
 
 
 class Listing(Protocol):
@@ -49,8 +51,8 @@ class Evictions:
 
     def __init__(self, master: Listing, poll_s: float, found: Callable[[], None] = lambda: None) -> None:
         self._master, self._poll, self._found = master, poll_s, found
-        self._announced: dict[str, int] = {}
-        """With the number of the look that found it last, or of the last one that began before it was announced."""
+        self._announced: tuple[dict[str, int], ...] = tuple({} for _ in range(_PARTS))
+        """By hash, with the number of the look that found it last, or that began last before it was announced."""
         self._gone: set[str] = set()
         self._lock = threading.Lock()
         self._looking = threading.Lock()
@@ -64,30 +66,34 @@ class Evictions:
         self._thread.start()
 
     def __len__(self) -> int:
-        return len(self._announced)
+        return sum(map(len, self._announced))
 
     def announce(self, names: Iterable[str]) -> list[str]:
         """These are in the store; returns those that nobody was told of, or was told that they are gone."""
         new = []
         with self._lock:
             for name in dict.fromkeys(names):
-                if name not in self._announced and name not in self._gone:
+                part = self._announced[hash(name) % _PARTS]
+                if name not in part and name not in self._gone:
                     new.append(name)
                 self._gone.discard(name)
-                self._announced[name] = self._number  # a look that has begun may miss it
+                part[name] = self._number  # a look that has begun may miss it
         return new
 
     def withdraw(self, names: Iterable[str]) -> None:
         """These turned out not to be there."""
         with self._lock:
-            self._gone.update(name for name in names if self._announced.pop(name, None) is not None)
+            for name in names:
+                if self._announced[hash(name) % _PARTS].pop(name, None) is not None:
+                    self._gone.add(name)
 
     def forget(self) -> list[str]:
         """Whoever was told knows of none of them any more; returns those that will not be reported as gone now."""
         with self._lock:
-            forgotten = [*self._announced, *self._gone]
-            self._announced.clear()
+            forgotten = [name for part in (*self._announced, self._gone) for name in part]
             self._gone.clear()
+            for part in self._announced:
+                part.clear()
             return forgotten
 
     @property
@@ -114,7 +120,7 @@ class Evictions:
         with self._lock:
             self._number += 1
             number = self._number
-        if not self._announced:
+        if not len(self):
             return
         try:
             if self._lost_nothing() and not always:
@@ -142,20 +148,22 @@ class Evictions:
         return self._same > 1 and self._same % _AT_LEAST > 0
 
     def _seen(self, names: Iterable[str], number: int) -> None:
+        announced = self._announced
         with self._lock:
-            self._announced.update(dict.fromkeys(self._announced.keys() & names, number))
+            for name in names:
+                part = announced[hash(name) % _PARTS]
+                if name in part:
+                    part[name] = number
 
     def _sweep(self, number: int) -> None:
         """What no look since that number has seen is gone."""
-        with self._lock:
-            names = list(self._announced)
-        for first in range(0, len(names), _SOME):
+        for part in self._announced:
             with self._lock:
-                some = names[first : first + _SOME]
-                gone = [name for name in some if self._announced.get(name, number) < number]
+                gone = [name for name, seen in part.items() if seen < number]
                 for name in gone:
-                    del self._announced[name]
+                    del part[name]
                 self._gone.update(gone)
+            time.sleep(0)  # the engine's thread may want its turn
 
     def _work(self) -> None:
         while not self._closed.wait(self._poll):
