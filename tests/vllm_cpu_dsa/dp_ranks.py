@@ -73,7 +73,8 @@ def _experts(llm: Any) -> list[int]:
 @contextmanager
 def _counted_dummies(llm: Any) -> Iterator[list[None]]:
     worker = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
-    run, seen = worker.execute_dummy_batch, []
+    run = worker.execute_dummy_batch
+    seen: list[None] = []
 
     def counting() -> None:
         seen.append(None)
