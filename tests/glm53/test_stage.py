@@ -21,9 +21,11 @@ from glm53.stage.errors import Drifted, StageError
 from glm53.stage.place import Place, header, moved, repository
 from glm53.stage.source import Source
 from glm53.stage.staging import Change, State, changes, examine, write
+from glm53.stage.staying import STAYING
 from glm53.stage.topic import Evidence, Topic
 from glm53.stage.topics import TOPICS
 from glm53.stage.tree import PROJECTS, Tree
+from stockpatch.docs import discover
 
 TEXT = '''\
 # Licence of the project
@@ -688,3 +690,16 @@ def test_a_topic_has_all_that_a_reviewer_is_told(topic: Topic) -> None:
 def test_topics_have_names_of_their_own() -> None:
     names = [(topic.project.name, topic.id) for topic in TOPICS]
     assert len(set(names)) == len(names)
+
+
+def test_every_patch_has_a_topic_or_a_reason_why_it_has_none() -> None:
+    """A patch whose record is new must be put into one of both."""
+    registered = [
+        f"{register.plugin}:{patch.id}" for register in discover(repository() / "plugins") for patch in register.patches
+    ]
+    replaced = {record for topic in TOPICS for record in topic.records}
+    stays = [record for one in STAYING for record in one.records]
+    assert len(set(stays)) == len(stays)
+    assert not replaced & set(stays)
+    assert replaced | set(stays) == set(registered)
+    assert all(one.reason.endswith(".") for one in STAYING)

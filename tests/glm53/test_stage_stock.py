@@ -25,7 +25,7 @@ from glm53.stage.topic import Topic
 from glm53.stage.topics import TOPICS
 from glm53.stage.tree import Tree
 
-PROJECTS = [name for name in ("vllm", "nixl") if find_spec(name) is not None]
+PROJECTS = [name for name in ("vllm", "nixl", "dynamo") if find_spec(name) is not None]
 FLASHINFER = os.environ.get("GLM53_FLASHINFER_TREE")
 
 pytestmark = pytest.mark.skipif(not PROJECTS, reason="needs vLLM or NIXL: make test")
@@ -237,7 +237,7 @@ LOOPBACK = {
 }
 
 
-@pytest.mark.skipif(PROJECTS != ["vllm", "nixl"], reason="needs vLLM and NIXL: make test")
+@pytest.mark.skipif(not {"vllm", "nixl"} <= set(PROJECTS), reason="needs vLLM and NIXL: make test")
 def test_a_staged_pull_moves_the_plugins_rows_and_the_drafts_pages_inside_of_them(
     tree: Tree, done: list[Change], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from glm53.stage.place import repository
 from glm53.stage.staging import State, examine
+from glm53.stage.staying import STAYING
 from glm53.stage.topic import Topic
 from glm53.stage.topics import TOPICS
 from glm53.stage.tree import PROJECTS, Tree
@@ -54,7 +55,10 @@ def render(trees: list[Tree]) -> str:
         if topics:
             parts.append(f"## {project.title}\n")
             parts += [_topic(topic, states(topic, trees)) for topic in topics]
-    return "\n".join(parts)
+    parts.append("## What has no topic, and why\n")
+    parts.append("Every other [patch](patches.md) is replaced by a topic above.\n")
+    parts += [f"- {', '.join(f'`{record}`' for record in one.records)}: {one.reason}" for one in STAYING]
+    return "\n".join(parts) + "\n"
 
 
 def _topic(topic: Topic, found: dict[str, State]) -> str:

@@ -6,7 +6,7 @@ import ast
 
 from glm53.stage.edits import Insert
 from glm53.stage.place import Place
-from glm53.stage.topic import Evidence, Topic
+from glm53.stage.topic import Evidence, Said, Topic
 from glm53.stage.tree import PROJECTS, Tree
 
 __all__ = ["CONNECTOR_WAKEUP"]
@@ -102,4 +102,11 @@ CONNECTOR_WAKEUP = Topic(
         ),
     ),
     records=("mooncake_tier:removals-wake-the-engine",),
+    said=Said(
+        "vLLM publishes KV events at the end of a step, and a connector has no means to ask an idle engine for one. So "
+        "a router sends requests after blocks that a store behind the connector has evicted, until the engine gets a "
+        "request anyway.",
+        "https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/v1/engine/core.py",
+        "A connector can ask vLLM for a step.",
+    ),
 )

@@ -53,7 +53,8 @@ CPU_SLOT_MAPPING = Topic(
                     "Context parallelism is not supported on the CPU "
                     f"(got {TOTAL_CP_WORLD_SIZE} ranks)"
                 )
-            torch.ops._C.compute_slot_mapping_kernel_impl(
+            compute = torch.ops._C.compute_slot_mapping_kernel_impl
+            compute(
                 query_start_loc_ptr,
                 positions_ptr,
                 block_table_ptr,

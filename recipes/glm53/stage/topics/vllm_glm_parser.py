@@ -48,7 +48,8 @@ GLM_PARSER = Topic(
     how="--tool-call-parser glm is one reader for streamed and whole answers, linear in their length. It types values "
     "by the schemas of the request's tools, keeps their text where a type could be a string, leaves markers inside of "
     "values alone, and drops no call. glm45 and glm47 stay as they are. Dynamo's Python frontend takes vLLM's parsers "
-    "by their names, this one, too.",
+    "by their names, this one, too. What a parser cannot do by itself, as vLLM divides an answer and gives its reason "
+    "before and after it, is in changes of their own: reasoning-end, parser-tokens and finish-reason.",
     risks="A new name, so nobody gets it who does not ask for it. It does not make the structural tag of a request: "
     "vLLM's own for glm_4_7 goes with it.",
     near="tool_parsers/glm47_moe_tool_parser.py",

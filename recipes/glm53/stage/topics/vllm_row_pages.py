@@ -45,7 +45,7 @@ ROW_PAGES = Topic(
             where="after",
             code="""\
             @classmethod
-            def customize_spec(cls, spec: AttentionSpec) -> AttentionSpec:
+            def customize_spec(cls, spec: AttentionSpec):
                 # The kernel's page is the largest divisor of the blocks' distance, up
                 # to 64 rows: packed blocks must not make it smaller than the block does.
                 return align_blocks_to_rows(spec, math.gcd(spec.block_size, 64))
