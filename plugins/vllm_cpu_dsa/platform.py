@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 from functools import cache
 from typing import Any
 
 from vllm.platforms.cpu import CpuPlatform
+from vllm.utils.cpu_resource_utils import get_visible_memory_node
 
 from vllm_cpu_dsa.guards import is_served
 from vllm_cpu_dsa.settle import Kept, without_compiled_rotary
@@ -48,6 +50,18 @@ class CpuDsaPlatform(CpuPlatform):
         """Leave the block size as `check_and_update_config` settled it; vLLM 0.33 would choose 128 here."""
         if not is_served(vllm_config.model_config):
             super().update_block_size_for_backend(vllm_config)
+
+    @classmethod
+    def device_id_to_physical_device_id(cls, device_id: int) -> Any:
+        """The memory node of the worker with this number among those of all data-parallel ranks.
+
+        Workers share nodes where there are fewer, except if vLLM is to bind each to the cores of its own. Stock gives
+        the second rank of a machine with one node another one; vLLM 0.33 looks for it and does not start.
+        """
+        nodes = get_visible_memory_node()
+        if not nodes or os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "auto") == "auto":
+            return super().device_id_to_physical_device_id(device_id)
+        return nodes[device_id % len(nodes)]
 
     @classmethod
     def register_triton_kernel_overrides(cls) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ pytest.importorskip("vllm", reason="needs the pinned stock environment: make tes
 
 import torch
 from dp_ranks import RANKS, answered, pair
-from dsa_engine import generate, prompt
+from dsa_engine import environment, generate, prompt
 
 TOPK = 64
 TOKENS = 8
@@ -138,6 +139,25 @@ def test_sizes_that_would_leave_ranks_waiting_are_refused_before_anything_is_sen
         assert own.startswith(f"all_gatherv of 3 rows with sizes=[2, 2] on rank {rank}: ")
         assert whole.startswith("reduce_scatterv of 3 rows with sizes=[2, 2]: ")
         assert odd.startswith("reduce_scatterv of 3 rows with sizes=[1, 1]: ")
+
+
+def memory_nodes(binding: str, workers: int) -> list[int]:
+    from vllm.platforms import current_platform
+
+    with environment(VLLM_CPU_OMP_THREADS_BIND=binding):
+        return [current_platform.device_id_to_physical_device_id(worker) for worker in range(workers)]
+
+
+def test_workers_share_memory_nodes_unless_each_is_bound_to_its_own(run: Callable[..., Any]) -> None:
+    """vLLM 0.33 does not start a worker whose node the machine lacks. Linux says which ones this process may use."""
+    [allowed] = re.findall(r"^Mems_allowed_list:\s*(\S+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    first, *_, last = [int(node) for node in re.findall(r"\d+", allowed) * 2]
+    workers = last + 2
+
+    shared = run(memory_nodes, "nobind", workers)
+    assert shared[0] == first
+    assert shared[-1] < workers - 1
+    assert run(memory_nodes, "auto", workers) == list(range(workers))
 
 
 def test_two_ranks_answer_as_one_whether_both_are_busy_or_one_is_idle(
