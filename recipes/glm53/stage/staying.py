@@ -21,14 +21,14 @@ STAYING = (
         "Tags and the parsers that read what they allow have to be changed together, for each format and each parser: "
         "in xgrammar, whose builders vLLM and Dynamo take, in vLLM's and in Dynamo's parsers. The patch swaps the "
         "tags of all of them at the one place that they pass, and each swap answers the faults of one parser. What "
-        "upstream can take is the parser first, topic `glm-parser`; then xgrammar's builder for it, which is the "
-        "thread.",
+        "upstream can take is the parser first, topic `glm-parser`; then xgrammar's builder for it "
+        "(mlc-ai/xgrammar#833).",
     ),
     Stays(
         ("dynamo_structural_tags:tags-own-the-reasoning",),
         "It writes the reasoning into tags that this plugin has built, and needs them: to begin vLLM's own grammar in "
-        "front of the marker that ended the reasoning is another change, in the scheduler's bookkeeping of reasoning, "
-        "which the thread is about.",
+        "front of the marker that ended the reasoning is another change, in the scheduler's bookkeeping of reasoning "
+        "(vllm-project/vllm#46149).",
     ),
     Stays(
         ("dynamo_structural_tags:notes-in-the-message",),

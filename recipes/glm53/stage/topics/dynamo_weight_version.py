@@ -65,7 +65,7 @@ WEIGHT_VERSION = Topic(
         Evidence(
             "records of requests served through Dynamo name the version that a trainer declared only with a "
             "replacement of these three functions",
-            "pytest tests/rl_capture/test_capture_serving_stock.py",
+            "pytest tests/stack/test_stack_stock.py",
         ),
     ),
     records=tuple(f"rl_capture:dynamo-{method.replace('_', '-')}" for method in _METHODS),
