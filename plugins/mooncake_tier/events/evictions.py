@@ -29,6 +29,9 @@ _AT_ONCE = 2000
 #: Parts that announced keys are kept in: what is done with one of them, or with a piece of the list, holds the
 #: interpreter for less than a millisecond, even if there are a million keys.
 _PARTS = 256
+#: Pause behind each of them, in which a thread that waits for the interpreter gets it: it is not handed over by a call
+#: that returns at once, and otherwise after 5 ms only.
+_TURN_S = 0.0005
 
 
 class Listing(Protocol):
@@ -128,6 +131,7 @@ class Evictions:
                 return
             for names in self._master.pieces():
                 self._seen(names, number)
+                time.sleep(_TURN_S)
             self._failures = 0
         except TierUnavailable as error:
             self._failures += 1
@@ -163,7 +167,7 @@ class Evictions:
                 for name in gone:
                     del part[name]
                 self._gone.update(gone)
-            time.sleep(0)  # the engine's thread may want its turn
+            time.sleep(_TURN_S)
 
     def _work(self) -> None:
         while not self._closed.wait(self._poll):
