@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import time
@@ -129,3 +130,32 @@ def test_the_end_of_a_log_is_shown_whatever_is_in_it(tmp_path: Path) -> None:
     assert tail(log) == "(the log is empty)"
     log.write_bytes(b"a\nb\xff\nc\n")
     assert tail(log, 2) == "b\ufffd\nc"
+
+
+SHARING = """
+import signal, sys, time
+from multiprocessing import resource_tracker, shared_memory
+resource_tracker.register = lambda *_: None  # nobody but the process itself would remove it
+shared = shared_memory.SharedMemory(sys.argv[1], create=sys.argv[2] == "create", size=4096)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("shared", flush=True)
+time.sleep(600)
+"""
+
+
+def test_shared_memory_of_a_killed_process_goes_unless_another_has_it(tmp_path: Path) -> None:
+    name = f"glm53-test-{os.getpid()}"
+    file = Path("/dev/shm") / name
+    both = []
+    for number, how in enumerate(("create", "attach")):
+        log = tmp_path / f"{number}.log"
+        both.append(start(how, [sys.executable, "-c", SHARING, name, how], {}, log))
+        assert "shared" in _wait_for_text(log)
+    try:
+        assert end(both[:1], patience_s=0.1) == ["create"]
+        assert file.exists(), "the other process still has it"
+        assert end(both[1:], patience_s=0.1) == ["attach"]
+        assert not file.exists()
+    finally:
+        end(both, patience_s=0.1)
+        file.unlink(missing_ok=True)
