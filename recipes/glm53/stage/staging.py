@@ -137,7 +137,8 @@ def _edited(topic: Topic, tree: Tree) -> list[Change]:
         source = tree.source(file)
         before = source.text
         for edit in edits:
-            source = Source(source.file, source.spliced(edit.splices(source)))
+            if splices := edit.splices(source):
+                source = Source(source.file, source.spliced(splices))
         found.append(Change(tree.path(file), before, source.text))
     return found
 
