@@ -18,7 +18,7 @@ from typing import Any
 
 from tier_rig import Request, Rig, prompt, rig
 
-__all__ = ["CLOSED", "NOTHING", "Soaked", "Turn", "at_rest", "run", "sessions"]
+__all__ = ["CLOSED", "CONNECTED", "NOTHING", "Soaked", "Turn", "at_rest", "run", "sessions"]
 
 FIRST, MORE, ANSWER, AT_A_TIME = 150, 70, 12, 3
 
@@ -97,7 +97,8 @@ def at_rest(baseline: dict[str, int] | None = None, within_s: float = 60.0) -> d
         engine.ask("small", prompt(20, 7), 1)  # sessions end, and the store is asked, with a step
         found = _held(engine)
         quiet = engine.client.breaker.allows and not any(found[name] for name in NOTHING if name in found)
-        if quiet and all(found[name] <= value for name, value in (baseline or {}).items() if name != CLOSED):
+        uneven = (CLOSED, CONNECTED)
+        if quiet and all(found[name] <= value for name, value in (baseline or {}).items() if name not in uneven):
             return found
         if time.monotonic() > end:
             return found
@@ -120,25 +121,31 @@ NOTHING = (
 
 #: Sockets whose other end is gone: Mooncake 0.3.13 keeps those to a pool that dies.
 CLOSED = "sockets of dead pools"
+#: Mooncake opens them to a pool as it needs them, up to `mooncake_tier.stock.TCP_LANES`, and keeps them.
+CONNECTED = "connections"
+_ESTABLISHED, _CLOSE_WAIT = "01", "08"
 
 
-def _closed_by_peers() -> int:
-    lines = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
-    closed = {f"socket:[{line.split()[9]}]" for line in lines if line.split()[3] == "08"}  # CLOSE_WAIT
+def _sockets() -> Counter[str]:
+    """This process's TCP sockets by their state, as Linux numbers it."""
+    lines = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    states = {f"socket:[{line[9]}]": line[3] for line in lines}
     mine = []
     for entry in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             mine.append(os.readlink(f"/proc/self/fd/{entry}"))
-    return len(closed.intersection(mine))
+    return Counter(states[name] for name in mine if name in states)
 
 
 def _held(engine: Rig) -> dict[str, int]:
     scheduler = engine.scheduler
     blocks, connector = scheduler.kv_cache_manager.block_pool, scheduler.connector
-    closed = _closed_by_peers()
+    sockets = _sockets()
+    closed, connected = sockets[_CLOSE_WAIT], sockets[_ESTABLISHED]
     found = {
-        "file descriptors": len(os.listdir("/proc/self/fd")) - closed,
+        "file descriptors": len(os.listdir("/proc/self/fd")) - closed - connected,
         CLOSED: closed,
+        CONNECTED: connected,
         "threads": len(os.listdir("/proc/self/task")),
         "Python threads": threading.active_count(),
         "blocks in use": blocks.num_gpu_blocks - 1 - blocks.get_num_free_blocks(),

@@ -25,7 +25,7 @@ import tier_agents
 import tier_rig
 import tier_windows
 from faulty_store import LEASE_S, FaultyStore
-from tier_agents import CLOSED, NOTHING, Soaked, Turn
+from tier_agents import CLOSED, CONNECTED, NOTHING, Soaked, Turn
 from tier_rig import Call, engine_process
 
 from mooncake_tier.stock import TCP_LANES
@@ -51,7 +51,10 @@ class Report:
     @property
     def faults(self) -> list[str]:
         """What must not be; empty if all is well."""
-        allowed = self.before | {CLOSED: self.before[CLOSED] + TCP_LANES * self.kills["pool"]}
+        allowed = self.before | {
+            CLOSED: self.before[CLOSED] + TCP_LANES * self.kills["pool"],
+            CONNECTED: self.before[CONNECTED] + TCP_LANES,
+        }
         return [
             *(f"{name}: other tokens" for name in self.soaked.wrong),
             *(f"{name}: {allowed[name]} allowed, {n} held" for name, n in self.after.items() if n > allowed[name]),
