@@ -96,6 +96,7 @@ ENGINE_FACTS: dict[str, tuple[Fact, str]] = {
     "NVLink across nodes": (_variable("NCCL_MNNVL_ENABLE"), "cluster.compute_domain"),
     "transports": (_variable("UCX_TLS"), "cluster.rdma"),
     "network devices": (_variable("UCX_NET_DEVICES"), "targets"),
+    "network of ranks": (_variable("GLOO_SOCKET_IFNAME"), "targets"),
     "attention on the CPU": (_variable("VLLM_CPU_DSA"), "hardware"),
     "memory of NCCL": (_variable("NCCL_CUMEM_ENABLE"), "cluster.compute_domain"),
 }
