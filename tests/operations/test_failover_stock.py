@@ -211,8 +211,8 @@ def _numbers(deployment: Deployment, skip: int) -> list[int]:
     return [int(found) for prompt in prompts for found in re.findall(r"Number (\d+)", prompt)]
 
 
-def _wait_until(condition: Any, seconds: float = 60) -> None:
+def _wait_until(condition: Any, seconds: float = 180) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, f"not so after {seconds:.0f} s"
         time.sleep(0.1)
