@@ -538,6 +538,7 @@ def test_a_release_that_the_topic_is_not_written_for_is_looked_at_and_not_change
     done = staged("vllm", root, "--topic", "naps", "--apply")
     assert done.exit_code == 1
     assert "naps: needed (written for >=0.31,<0.34)" in done.stdout
+    assert "nothing was written: naps is written for vLLM >=0.31,<0.34" in done.stderr
     assert files(root) == before
     assert staged("--check", "vllm", root).exit_code == 0
 
@@ -573,6 +574,57 @@ def test_a_commit_that_fails_leaves_the_checkout_as_it_was(staged: Callable[...,
     assert git(checkout, "rev-parse", "--abbrev-ref", "HEAD", "main") == "main\nmain"
     assert git(checkout, "rev-parse", "HEAD") == head
     assert git(checkout, "branch", "--list") == "* main"
+
+
+def test_an_interrupt_leaves_the_checkout_as_it_was(
+    staged: Callable[..., Any], checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(root: Path, *arguments: str) -> str:
+        if arguments[0] == "add":
+            raise KeyboardInterrupt
+        return git(root, *arguments)
+
+    monkeypatch.setattr("glm53.stage.commit.git", interrupted)
+    before = files(checkout)
+    assert staged("vllm", checkout, "--topic", "naps", "--apply").exit_code != 0
+    assert files(checkout) == before
+    assert git(checkout, "branch", "--list") == "* main"
+    assert git(checkout, "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize("name", ["-x", "a b", "a..b"])
+def test_what_is_no_name_of_a_branch_is_refused(name: str, staged: Callable[..., Any], checkout: Path) -> None:
+    before = files(checkout)
+    done = staged("vllm", checkout, "--topic", "naps", "--apply", f"--branch={name}")
+    assert done.exit_code == 2
+    assert f"'{name}' is not a valid branch name" in done.stderr
+    assert files(checkout) == before
+
+
+def test_the_commit_is_signed_off_where_that_is_asked_for(staged: Callable[..., Any], checkout: Path) -> None:
+    assert staged("vllm", checkout, "--topic", "naps", "--apply", "--signoff").exit_code == 0
+    author = git(checkout, "log", "-1", "--format=%cn <%ce>")
+    assert git(checkout, "log", "-1", "--format=%(trailers:key=Signed-off-by,valueonly)").strip() == author
+
+
+def test_a_description_that_cannot_be_written_ends_it_before_there_is_a_branch(
+    staged: Callable[..., Any], checkout: Path, tmp_path: Path
+) -> None:
+    done = staged("vllm", checkout, "--topic", "naps", "--apply", "--description", tmp_path / "none" / "text.md")
+    assert done.exit_code == 2
+    assert "text.md" in done.stderr
+    assert git(checkout, "branch", "--list") == "* main"
+
+
+def test_line_ends_of_windows_stay(staged: Callable[..., Any], tmp_path: Path) -> None:
+    root = sdist(tmp_path / "sdist")
+    queue = root / "vllm" / "queue.py"
+    queue.write_bytes(TEXT.replace("\n", "\r\n").encode())
+    assert staged("vllm", root, "--topic", "naps", "--apply").exit_code == 0
+    after = queue.read_bytes()
+    assert b"os.sched_yield" not in after
+    assert after.count(b"\r\n") == after.count(b"\n") > 0
+    assert examine(made(), Tree.open(PROJECTS["vllm"], root)).state is State.STAGED
 
 
 def test_a_file_of_the_same_name_is_not_overwritten(staged: Callable[..., Any], tmp_path: Path) -> None:
@@ -638,6 +690,10 @@ def test_files_are_written_all_or_none(tmp_path: Path) -> None:
         (["sglang", "."], "project 'sglang'"),
         (["vllm", "nowhere"], "no tree of vLLM"),
         (["--check", "--apply"], "--check changes nothing"),
+        (["vllm", ".", "--against", "vllm==0.33.0"], "--against without --check"),
+        (["vllm", ".", "--topic", "naps", "--branch", "mine"], "no branch is made"),
+        (["vllm", ".", "--topic", "naps", "--signoff"], "no branch is made"),
+        (["vllm", ".", "--description", "text.md"], "--description without --topic"),
         (["--check", "vllm"], "not clear which tree"),
         (["--check", "--against", "numpy==1"], "there are no topics for it"),
         (["--check", "--against", "=="], "names no release"),

@@ -39,6 +39,9 @@ Against = Annotated[
         "--against", help="With --check: also this release, such as vllm==0.34.0; it is fetched.", metavar="RELEASE"
     ),
 ]
+SignOff = Annotated[
+    bool, typer.Option("--signoff", help="With --apply: end the commit's message with your Signed-off-by line.")
+]
 Text = Annotated[Path | None, typer.Option("--description", help="Write the pull request's text here.", metavar="FILE")]
 
 
@@ -49,6 +52,7 @@ def stage(
     branch: Branch = None,
     release: Release = None,
     apply: Annotated[bool, typer.Option("--apply", help="Write. Without it nothing is changed.")] = False,
+    signoff: SignOff = False,
     check: Annotated[bool, typer.Option("--check", help="Say of each topic whether it is still needed.")] = False,
     against: Against = None,
     to: Text = None,
@@ -73,9 +77,17 @@ def stage(
     """
     try:
         if check:
-            if topic or branch or apply or to:
-                raise _usage("--check with --topic, --branch, --apply or --description", "--check changes nothing")
+            if topic or branch or apply or signoff or to:
+                raise _usage(
+                    "--check with --topic, --branch, --apply, --signoff or --description", "--check changes nothing"
+                )
             raise typer.Exit(_check(name, checkout, release, against or [], as_json))
+        if against:
+            raise _usage("--against without --check", "a topic is staged on CHECKOUT alone")
+        if (branch or signoff) and not apply:
+            raise _usage("--branch or --signoff without --apply", "no branch is made")
+        if to is not None and topic is None:
+            raise _usage("--description without --topic", "each topic has a text of its own")
         if name is None or checkout is None:
             raise _usage("no PROJECT and CHECKOUT", "there is nothing to stage on")
         tree = Tree.open(project(name), checkout, release)
@@ -83,7 +95,10 @@ def stage(
             if apply:
                 raise _usage("--apply without --topic", "a branch holds one topic")
             raise typer.Exit(_report([examine(one, tree) for one in _topics(tree)], as_json))
-        raise typer.Exit(_stage(_topic(tree, topic), tree, branch, apply, to, as_json))
+        raise typer.Exit(_stage(_topic(tree, topic), tree, branch, apply, signoff, to, as_json))
+    except OSError as error:
+        print(f"glm53 stage: {error}. The tree is as it was; see to the file's folder and its rights.", file=sys.stderr)
+        raise typer.Exit(2) from error
     except StageError as error:
         print(f"glm53 stage: {error}", file=sys.stderr)
         raise typer.Exit(2) from error
@@ -106,22 +121,29 @@ def _topic(tree: Tree, wanted: str) -> Topic:
     return known[wanted]
 
 
-def _stage(topic: Topic, tree: Tree, branch: str | None, apply: bool, to: Path | None, as_json: bool) -> int:
+def _stage(
+    topic: Topic, tree: Tree, branch: str | None, apply: bool, signoff: bool, to: Path | None, as_json: bool
+) -> int:
     verdict = examine(topic, tree)
     if verdict.state is not State.NEEDED or not verdict.tested:
         _print_verdicts([verdict], as_json)
+        if not verdict.tested:
+            _note(
+                f"nothing was written: {topic.id} is written for {tree.project.title} {topic.releases}, and nobody has "
+                f"looked at {tree.version}. Stage it on such a release and rebase, or extend the topic's releases"
+            )
         return 0 if verdict.state is State.STAGED else 1
     found = list(verdict.changes)
     text = description(topic, tree, found)
     made = None
+    if to is not None:
+        to.write_text(text, encoding="utf-8")
     if apply:
         require_writable(tree, found)
         if tree.is_checkout:
-            made = commit(tree, found, branch or f"glm53/{topic.id}", message(topic))
+            made = commit(tree, found, branch or f"glm53/{topic.id}", message(topic), signoff)
         else:
             write(found)
-    if to is not None:
-        to.write_text(text, encoding="utf-8")
     if as_json:
         _json({**_data(verdict), "applied": apply, "commit": made, "diff": diff(tree, found), "description": text})
         return 0

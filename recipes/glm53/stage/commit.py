@@ -37,8 +37,12 @@ def require_writable(tree: Tree, found: Iterable[Change]) -> None:
             )
 
 
-def commit(tree: Tree, found: list[Change], branch: str, message: str) -> str:
-    """Make the branch from what is checked out, with these changes as its one commit; returns the commit's id."""
+def commit(tree: Tree, found: list[Change], branch: str, message: str, sign_off: bool = False) -> str:
+    """Make the branch from what is checked out, with these changes as its one commit; returns the commit's id.
+
+    sign_off: with the committer's Signed-off-by line. Raises `StageError` with git's words if it refuses.
+    """
+    git(tree.root, "check-ref-format", "--branch", branch)
     if git(tree.root, "branch", "--list", branch):
         raise StageError(
             f"branch {branch} exists already",
@@ -53,9 +57,12 @@ def commit(tree: Tree, found: list[Change], branch: str, message: str) -> str:
     try:
         write(found)
         git(tree.root, "add", "--force", "--", *paths)
-        git(tree.root, "commit", "--message", message)
-    except (StageError, OSError):
+        git(tree.root, "commit", "--message", message, *(["--signoff"] if sign_off else []))
+    except BaseException:
         git(tree.root, "reset", "--hard", before)
+        for change in found:
+            if change.before is None:
+                change.path.unlink(missing_ok=True)
         git(tree.root, "switch", *(["--detach", before] if back == "HEAD" else [back]))
         git(tree.root, "branch", "-D", branch)
         raise

@@ -13,7 +13,7 @@ _COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 
 
 def same_python(left: str, right: str) -> bool:
-    """Whether two files are the same statements, but for comments and the order of imports that stand together."""
+    """Whether two files are the same statements, but for comments, the lines of docstrings and the order of imports."""
     try:
         return _statements(left) == _statements(right)
     except SyntaxError:
@@ -30,6 +30,8 @@ def _statements(text: str) -> str:
     for node in ast.walk(module):
         if isinstance(node, ast.Import | ast.ImportFrom):
             node.names.sort(key=ast.dump)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            node.value.value = " ".join(node.value.value.split())
         elif isinstance(body := getattr(node, "body", None), list):
             runs = groupby(body, lambda one: isinstance(one, ast.Import | ast.ImportFrom))
             body[:] = [one for imports, run in runs for one in (sorted(run, key=ast.dump) if imports else run)]

@@ -48,11 +48,11 @@ def _outline(node: ast.stmt) -> tuple[type[ast.stmt], str | None]:
 
 
 def _cleaned(node: ast.stmt) -> ast.stmt:
-    """The statement with its docstrings' indentation taken away: it moves with the code."""
+    """The statement with its docstrings' white space made one: indentation moves with the code, lines are wrapped."""
     node = copy.deepcopy(node)
     for one in ast.walk(node):
         if isinstance(one, _SCOPES) and (text := ast.get_docstring(one)) is not None:
-            one.body[0] = ast.Expr(ast.Constant(text))
+            one.body[0] = ast.Expr(ast.Constant(" ".join(text.split())))
     return node
 
 

@@ -92,13 +92,13 @@ def diff(tree: Tree, found: list[Change]) -> str:
 
 
 def write(found: list[Change]) -> None:
-    """Write all files; if one cannot be written, those before it are put back."""
+    """Write all files; if one cannot be written, or an interrupt comes, those before it are put back."""
     done: list[Change] = []
     try:
         for change in found:
             _replace(change.path, change.after)
             done.append(change)
-    except OSError:
+    except BaseException:
         for change in reversed(done):
             if change.before is None:
                 change.path.unlink(missing_ok=True)
@@ -116,7 +116,7 @@ def _replace(path: Path, text: str) -> None:
             file.write(text)
         os.chmod(name, mode & 0o777)
         os.replace(name, path)
-    except OSError:
+    except BaseException:
         os.unlink(name)
         raise
 
@@ -136,10 +136,16 @@ def _edited(topic: Topic, tree: Tree) -> list[Change]:
     for file, edits in by_file.items():
         source = tree.source(file)
         before = source.text
+        if windows := before.count("\r\n") == before.count("\n") > 0:
+            source = Source(source.file, before.replace("\r\n", "\n"))
+        start = source.text
         for edit in edits:
             if splices := edit.splices(source):
                 source = Source(source.file, source.spliced(splices))
-        found.append(Change(tree.path(file), before, source.text))
+        path, after = tree.path(file), source.text
+        if after != start:
+            after = formatted(tree, path, after, start)
+        found.append(Change(path, before, after.replace("\n", "\r\n") if windows else after))
     return found
 
 

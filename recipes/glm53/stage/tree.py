@@ -58,7 +58,7 @@ def git(root: Path, *arguments: str) -> str:
     done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise StageError(
-            f"git {' '.join(arguments)} in {root}: {done.stderr.strip()}",
+            f"git {arguments[0]} in {root}: {(done.stderr or done.stdout).strip() or f'exit code {done.returncode}'}",
             "the checkout cannot be read or written",
             "a git checkout",
             "Run the command by hand",
