@@ -19,7 +19,7 @@ def message(topic: Topic) -> str:
 
 
 def description(topic: Topic, tree: Tree, found: list[Change]) -> str:
-    """The pull request's text: why, how, evidence, risks, and what it replaces."""
+    """The pull request's text: why, how, evidence, risks, and where it is in use already."""
     said = topic.reasons()
     names = [change.path.relative_to(tree.root).as_posix() for change in found]
     new = [name for name, change in zip(names, found, strict=True) if change.before is None]
@@ -31,7 +31,7 @@ def description(topic: Topic, tree: Tree, found: list[Change]) -> str:
         "",
         said.why,
         "",
-        f"Thread: {said.thread}",
+        f"{_kind(said.thread)}: {said.thread}",
         "",
         "## How",
         "",
@@ -39,15 +39,19 @@ def description(topic: Topic, tree: Tree, found: list[Change]) -> str:
         "",
     ]
     parts += [f"- edits `{name}`" for name in edited] + [f"- adds `{name}`" for name in new]
-    parts += ["", "## Evidence", ""]
+    parts += ["", "## Evidence", "", "Commands are those of the repository that this change comes from:", ""]
     parts += [f"- {one.figure} (`{one.command}`)" for one in topic.evidence]
     parts += [f"- tests: `{place.to.rsplit('/', 1)[-1]}`" for place in topic.tests]
-    parts += ["", "## Risks", "", topic.risks, "", "## What it replaces", ""]
-    for patch in topic.patches():
-        parts.append(f"- the run-time replacement of `{patch.target}` ({patch.id}). Gone when: {patch.remove_when}")
-    if not topic.records:
-        parts.append(f"- nothing that is patched at run time. Gone when: {said.remove_when}")
+    parts += ["", "## Risks", "", topic.risks]
+    if patches := topic.patches():
+        parts += ["", "## In use so far", ""]
+        parts += [f"- as a replacement of `{patch.target}` at run time, outside of this project" for patch in patches]
     return "\n".join(parts) + "\n"
+
+
+def _kind(link: str) -> str:
+    """What a link leads to: a discussion, or the code in question."""
+    return "Thread" if "/issues/" in link or "/pull/" in link else "Code"
 
 
 def _filled(text: str) -> list[str]:

@@ -42,7 +42,8 @@ class Topic:
     title: the commit's first line. releases: those it is written for. how: what the change does. near: a file of the
     package whose licence header new files get. solved: where upstream has it by itself, None while it has not.
     records: the patches it replaces, as ``plugin:id``; the first one says why, where upstream discusses it, and when it
-    is not needed any more, unless `said` does. renamed: texts to replace in moved files.
+    is not needed any more, unless `said` does. why: in place of that one's, which also speaks of the patch. renamed: texts to replace in moved
+    files.
     """
 
     id: str
@@ -59,6 +60,7 @@ class Topic:
     evidence: tuple[Evidence, ...] = ()
     records: tuple[str, ...] = ()
     said: Said | None = None
+    why: str = ""
     renamed: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -94,4 +96,4 @@ class Topic:
                 f"topic {self.id} has neither records nor `said`", "nobody could review it", "one of both", "Write it"
             )
         first = self.patches()[0]
-        return Said(first.why, first.upstream, first.remove_when)
+        return Said(self.why or first.why, first.upstream, first.remove_when)

@@ -97,6 +97,8 @@ BLOCK_RUNS = Topic(
             "python benchmarks/block_runs.py",
         ),
     ),
+    why="vLLM asks its block pool for a number of blocks and does not say for whom, so a prompt that is prefilled in "
+    "chunks gets a run of consecutive ids per chunk at best.",
     records=("vllm_blhnc:blocks-follow-the-request",),
     renamed={
         'blhnc.block_allocation="stock"': 'block_allocation="queue"',

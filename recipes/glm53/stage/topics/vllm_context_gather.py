@@ -103,6 +103,9 @@ CONTEXT_GATHER = Topic(
             "pytest tests/flashinfer_nvfp4/test_context_gather_stock.py",
         ),
     ),
+    why="A prompt of at most index_topk tokens prefills with dense attention, and gathers the part of it that is "
+    "cached already (a prefix hit, an earlier chunk) by gather_and_maybe_dequant_cache. Its CUDA code knows auto "
+    "and the fp8 kinds: with nvfp4_ds_mla the engine ends at the first such prompt.",
     records=("flashinfer_nvfp4:context-of-nvfp4-rows",),
     renamed=ROW_WORDS,
 )

@@ -60,5 +60,8 @@ CPU_SEEDS = Topic(
             "pytest tests/vllm_cpu_dsa/test_stock_faults_stock.py -k seeded",
         ),
     ),
+    why="While a prompt is not finished its step samples a token that is thrown away, and the runner turns the "
+    "generator of a request with a seed back by that draw. A CPU generator cannot be turned back ('CPU Generator "
+    "does not use offset'), so one such request ends the engine.",
     records=("vllm_cpu_dsa:cpu-seeded-chunks",),
 )

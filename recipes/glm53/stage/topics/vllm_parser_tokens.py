@@ -71,5 +71,7 @@ PARSER_TOKENS = Topic(
             "pytest tests/dynamo_structural_tags/test_vllm_parser_stock.py",
         ),
     ),
+    why="A tool parser gets a whole answer as text alone, so it cannot tell an answer that was cut off inside a call "
+    "from one whose last marker is missing.",
     records=("dynamo_structural_tags:tokens-for-the-parser",),
 )

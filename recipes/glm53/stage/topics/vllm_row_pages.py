@@ -35,7 +35,7 @@ ROW_PAGES = Topic(
     "block-outermost layouts change; every block size that was taken still is.",
     risks="GLM-5.3's rows in fp8 become 0.59 % longer, and so does what a transfer sends; in 16 bits nothing changes. "
     "Prefill and decode workers must have the same release: the handshake compares the strides. What pages of 64 gain "
-    "on SM100 is not measured: benchmarks/blhnc_kernels.py --align-rows 64 measures it there.",
+    "on SM100 is not measured.",
     near=_FILE,
     solved=_solved,
     edits=(

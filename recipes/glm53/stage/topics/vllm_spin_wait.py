@@ -48,5 +48,9 @@ SPIN_WAIT = Topic(
             "python benchmarks/spin_wait.py",
         ),
     ),
+    why="Engine and workers wait for each other's messages in a loop of sched_yield(). Since Linux 6.18 every call "
+    "gives up a slice of virtual run time; a loop collects hundreds of seconds of it, and as soon as something "
+    "else wants the core the waiting process is runnable but not run, for 10 to 35 seconds at a time (its "
+    "run-queue wait in /proc/PID/schedstat grows by exactly the stall).",
     records=("vllm_cpu_dsa:spin-wait-sleeps",),
 )

@@ -5,6 +5,8 @@ from types import ModuleType
 import pytest
 from dynamo.frontend import main as frontend
 
+pytestmark = [pytest.mark.unit, pytest.mark.gpu_0, pytest.mark.pre_merge]
+
 
 class Reached(Exception):
     """The frontend has its arguments; nothing is served."""

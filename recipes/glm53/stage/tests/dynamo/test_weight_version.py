@@ -4,6 +4,8 @@ from types import SimpleNamespace
 import pytest
 from dynamo.vllm.handlers import BaseWorkerHandler
 
+pytestmark = [pytest.mark.unit, pytest.mark.gpu_0, pytest.mark.pre_merge, pytest.mark.vllm]
+
 METHODS = ("get_weight_version", "set_weight_version", "update_weights_from_disk", "update_weights_from_distributed")
 
 
