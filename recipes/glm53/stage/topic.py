@@ -41,9 +41,9 @@ class Topic:
 
     title: the commit's first line. releases: those it is written for. how: what the change does. near: a file of the
     package whose licence header new files get. solved: where upstream has it by itself, None while it has not.
-    records: the patches it replaces, as ``plugin:id``; the first one says why, where upstream discusses it, and when it
-    is not needed any more, unless `said` does. why: in place of that one's, which also speaks of the patch. renamed: texts to replace in moved
-    files.
+    records: the patches it replaces, as ``plugin:id``; the first one says why, where upstream discusses it, and when
+    it is not needed any more, unless `said` does. why: in place of that one's, which also speaks of the patch.
+    renamed: texts to replace in moved files.
     """
 
     id: str
