@@ -33,6 +33,9 @@ with it. `tests/glm53/test_stage_stock.py` stages every topic on a copy of the i
 tests there, with none of the plugins importable; and it runs the plugins' own tests against the moved modules, a few of
 them by default and all with `GLM53_STAGED_TESTS=all`. Nothing of it has run on a GPU.
 
+Where the checkout has ruff's settings, what is staged passes them: lines are as long as upstream's, and imports in its
+order. `--signoff` ends the commit's message with your Signed-off-by line, which vLLM, Dynamo and NIXL ask for.
+
 The states: `needed` on a release that lacks it, `upstream` on one that has it, `drifted` where upstream changed the
 place that it edits. This page is written by `python -m glm53.stage.page`; edit the topics, not the page.
 """
