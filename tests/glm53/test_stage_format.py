@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from glm53.stage.errors import StageError
 from glm53.stage.formatting import formatted
 from glm53.stage.same import same_python
 from glm53.stage.tree import PROJECTS, Tree
@@ -111,3 +112,13 @@ def test_a_file_that_was_not_in_the_projects_format_keeps_its_own(tree: Tree) ->
 def test_a_project_that_does_not_limit_lines_keeps_ours(tree: Tree) -> None:
     (tree.root / "pyproject.toml").write_text(SETTINGS + 'ignore = ["E501"]\n')
     assert "more than forty characters.\n" in formatted(tree, tree.package / "new.py", LONG).splitlines(True)[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [("[tool.ruff\n", "pyproject.toml: Expected"), ("[tool.ruff]\nline-length = 'x'\n", "ruff on")],
+)
+def test_settings_that_cannot_be_read_are_told(tree: Tree, settings: str, says: str) -> None:
+    (tree.root / "pyproject.toml").write_text(settings)
+    with pytest.raises(StageError, match=says):
+        formatted(tree, tree.package / "new.py", LONG)

@@ -36,7 +36,7 @@ def formatted(tree: Tree, path: Path, text: str, before: str | None = None) -> s
     settings, program = tree.root / "pyproject.toml", _ruff()
     if program is None or not settings.is_file():
         return text
-    chosen = tomllib.loads(settings.read_text(encoding="utf-8")).get("tool", {}).get("ruff")
+    chosen = _settings(settings)
     if chosen is None:
         return text
     common = ["--config", str(settings), "--stdin-filename", str(path), "-"]
@@ -54,6 +54,20 @@ def formatted(tree: Tree, path: Path, text: str, before: str | None = None) -> s
         text = wrapped(text, width, rows)
         text = excused(text, _too_long(_run(tree, path, text, check, settings), text, known)[1])
     return text
+
+
+def _settings(path: Path) -> dict[str, Any] | None:
+    """What a project's settings say to ruff; None if that is nothing."""
+    try:
+        found: dict[str, Any] | None = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("ruff")
+    except ValueError as error:
+        raise StageError(
+            f"{path.name}: {error}",
+            "the project's format is not known",
+            "TOML",
+            "Correct it, or start from a clean tree",
+        ) from error
+    return found
 
 
 def _too_long(findings: str, text: str, known: Collection[str]) -> tuple[int, set[int]]:
