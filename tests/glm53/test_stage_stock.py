@@ -50,6 +50,7 @@ def done(tree: Tree) -> list[Change]:
     for topic in TOPICS:
         if topic.project == tree.project and topic not in of(tree) and not topic.comes_after(tree.version):
             assert examine(topic, tree).state is State.UPSTREAM, topic.id
+    (tree.root / "pyproject.toml").write_text('[tool.ruff.lint]\nselect = ["E", "F", "I"]\n')
     return staged(tree)
 
 
@@ -76,6 +77,26 @@ def test_no_line_of_an_edit_is_upstreams_own(tree: Tree, done: list[Change]) -> 
             theirs = {line.strip() for line in (before or "").splitlines()}
             ours = {line.strip() for line in getattr(edit, "code", "").splitlines()}
             assert not {line for line in ours & theirs if len(line) > 45}, topic.id
+
+
+def test_what_is_staged_passes_a_linter_and_a_formatter_with_lines_of_88(tree: Tree, done: list[Change]) -> None:
+    """Also where files are edited: no finding, and no change by the formatter, that the release does not have."""
+    ruff = str(Path(sys.executable).with_name("ruff"))
+
+    def said(command: str, text: str, path: Path) -> int:
+        given = [ruff, *command.split(), "--stdin-filename", str(path), "-"]
+        found = subprocess.run(given, input=text, cwd=tree.root, capture_output=True, text=True, check=False)
+        return len(found.stdout.splitlines())
+
+    new = [str(change.path) for change in done if change.before is None and change.path.suffix == ".py"]
+    for command in (["check", "--quiet"], ["format", "--check", "--quiet"]):
+        linted = subprocess.run([ruff, *command, *new], cwd=tree.root, capture_output=True, text=True, check=False)
+        assert linted.returncode == 0, linted.stdout
+    for change in done:
+        if change.before is not None:
+            for what in ("check --quiet --output-format concise", "format --quiet --diff"):
+                before, after = (said(what, text, change.path) for text in (change.before, change.after))
+                assert after <= before, change.path
 
 
 def test_the_staged_tests_pass_where_none_of_our_packages_can_be_imported(tree: Tree, done: list[Change]) -> None:
