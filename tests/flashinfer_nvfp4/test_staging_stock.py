@@ -22,7 +22,7 @@ from kernel_calls import read, written
 from prefill_checks import HEADS, MOST_ERROR, Batch, norm_errors
 from refused_rows import says
 
-from flashinfer_nvfp4.errors import LaunchRefused, SettingRefused
+from flashinfer_nvfp4.errors import LaunchRefused
 from flashinfer_nvfp4.prefill_plan import Request
 from flashinfer_nvfp4.staging import ROWS, plan_staging, requests_of
 from flashinfer_nvfp4.workspace import SETTING, Layout
@@ -128,6 +128,8 @@ def test_a_workspace_that_holds_nothing_stops_the_start_on_every_device(monkeypa
     with pytest.raises(LaunchRefused, match=r"10485760 bytes.*512 tokens with 16 heads.*43 MiB") as refused:
         plan_staging((9, 0), 16, 2048, 1)
     says("nvfp4-workspace", str(refused.value))
+    from flashinfer_nvfp4.errors import SettingRefused  # here, as the module that is staged has none
+
     monkeypatch.setenv(SETTING, "ten")
     with pytest.raises(SettingRefused, match="ten"):
         plan_staging((9, 0), 16, 2048, 1)

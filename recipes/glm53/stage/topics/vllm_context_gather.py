@@ -44,7 +44,8 @@ def _package(folder: str) -> Place:
 ROWS = (
     _package(""),
     _package("kernels"),
-    *map(row_module, ("errors", "rowformat", "codec", "tensors")),
+    row_module("errors", ("BuildRefused", "FingerprintMismatch", "SettingRefused")),
+    *map(row_module, ("rowformat", "codec", "tensors")),
     row_module("policy", ("chosen_policy", "SETTING")),
     *map(row_module, ("kernels/arguments", "kernels/elements", "kernels/gather")),
 )

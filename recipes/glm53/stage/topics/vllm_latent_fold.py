@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from glm53.stage.edits import Body, Entry, Insert, Value
+from glm53.stage.edits import Body, Cut, Entry, Insert, Value
 from glm53.stage.place import Place
 from glm53.stage.topic import Evidence, Said, Topic
 from glm53.stage.topics.vllm_context_gather import ROW_WORDS, ROWS, row_module
@@ -104,7 +104,8 @@ LATENT_FOLD = Topic(
     ),
     places=(
         *ROWS,
-        *map(row_module, ("exponents", "fold", "fold_tensors", "query", "reloading")),
+        row_module("fold", ("process_folds", "_MODELS"), (Cut(file="", scope="fold_model", call="_MODELS.add"),)),
+        *map(row_module, ("exponents", "fold_tensors", "query", "reloading")),
         Place(
             "plugins/flashinfer_nvfp4/settings.py",
             "{package}/v1/attention/ops/nvfp4_mla/fold_setting.py",
