@@ -9,7 +9,6 @@ import contextlib
 import copy
 import multiprocessing
 import os
-import signal
 import time
 import traceback
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 #: Longest wait in seconds for one answer; a quiet machine needs less than ten.
@@ -105,10 +105,15 @@ class Engine:
         assert self.call(reset, False)
 
     def kill(self) -> None:
-        """End it as a crash would."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._process.pid or 0, signal.SIGKILL)
+        """End it as a crash would. Its ranks may wait for ever on their way out, so they are ended, too."""
+        ranks: list[psutil.Process] = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            ranks = psutil.Process(self._process.pid).children(recursive=True)
+        self._process.kill()
         self._process.join()
+        for rank in ranks:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                rank.kill()
         self._connection.close()
 
     def _answer(self) -> Any:

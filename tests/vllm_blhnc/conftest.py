@@ -17,6 +17,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import row_workers
 import vllm_process
@@ -78,9 +79,15 @@ class Process:
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it as the kernel would: no last words to anybody."""
+        """End it as the kernel would: no last words to anybody. Its ranks may wait for ever on their way out."""
+        ranks: list[psutil.Process] = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            ranks = psutil.Process(self.pid).children(recursive=True)
         self._process.kill()
         self._process.join()
+        for rank in ranks:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                rank.kill()
         self._connection.close()
 
 
