@@ -8,11 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["MARK", "ORIGINAL", "Target", "TargetError"]
+__all__ = ["MARK", "ORIGINAL", "Target", "TargetError", "original_of"]
 
 #: Set on every replacement that can carry attributes: which patch made it, and what it stands for.
 MARK = "__stockpatch_id__"
 ORIGINAL = "__stockpatch_original__"
+
+
+def original_of(found: Any) -> Any:
+    """The stock object that a replacement stands for; anything else itself."""
+    return getattr(found, ORIGINAL, found)
 
 
 class TargetError(LookupError):

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from stockpatch.register import Patch, Register
+from stockpatch.target import original_of
 from stockpatch.versions import Window
 from vllm_cpu_dsa.experts import of_this_rank
 
@@ -30,13 +31,7 @@ def _backend_comes_from_platform() -> bool:
 
     from vllm.model_executor.models.deepseek_v2 import DeepseekV32IndexerCache
 
-    source = inspect.getsource(
-        getattr(
-            DeepseekV32IndexerCache.get_attn_backend,
-            "__stockpatch_original__",
-            DeepseekV32IndexerCache.get_attn_backend,
-        )
-    )
+    source = inspect.getsource(original_of(DeepseekV32IndexerCache.get_attn_backend))
     return "return DeepseekV32IndexerBackend" not in source
 
 
@@ -121,8 +116,7 @@ def _stock_reads_the_expert_map() -> bool:
 
     from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
 
-    stock = getattr(CPUUnquantizedExperts.apply, "__stockpatch_original__", CPUUnquantizedExperts.apply)
-    return inspect.getsource(stock).count("expert_map") > 1
+    return inspect.getsource(original_of(CPUUnquantizedExperts.apply)).count("expert_map") > 1
 
 
 def _slot_mapping(original: Any) -> Any:
@@ -160,8 +154,7 @@ def _slot_mapping_agrees() -> bool:
 
     from vllm.utils import cpu_triton_utils
 
-    found = cpu_triton_utils._compute_slot_mapping_kernel_impl
-    stock = getattr(found, "__stockpatch_original__", found)
+    stock = original_of(cpu_triton_utils._compute_slot_mapping_kernel_impl)
     return "block_size" not in inspect.signature(stock).parameters
 
 

@@ -71,13 +71,11 @@ def _cache(cache: dict[str, Any]) -> Table:
 
 def _tier(tier: dict[str, Any]) -> Table:
     table = Table("asked", "computed", "GPU cache", "DRAM tier", "TTFT s", title="Prompt tokens by where they were")
-    for one in tier["asked"]:
-        figures = [f"{one[source]:,}" for source in ("computed", "gpu", "tier")]
-        table.add_row(one["what"], *figures, f"{one['ttft_s']:.2f}")
+    rows = [(one["what"], one, f"{one['ttft_s']:.2f}") for one in tier["asked"]]
     if len(tier["ranks"]) > 1:
-        for number, rank in sorted(tier["ranks"].items()):
-            figures = [f"{rank[source]:,}" for source in ("computed", "gpu", "tier")]
-            table.add_row(f"rank {number}, all prompts", *figures, "")
+        rows += [(f"rank {number}, all prompts", rank, "") for number, rank in sorted(tier["ranks"].items())]
+    for what, tokens, ttft in rows:
+        table.add_row(what, *(f"{tokens[source]:,}" for source in ("computed", "gpu", "tier")), ttft)
     return table
 
 

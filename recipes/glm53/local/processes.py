@@ -83,8 +83,9 @@ def end(started: Iterable[Started], patience_s: float = 20.0) -> list[str]:
     while time.monotonic() < deadline and any(_session(process) for process in mine):
         _reap()
         time.sleep(0.05)
-    for path in shared - _shared_memory(psutil.process_iter()):
-        path.unlink(missing_ok=True)
+    if left := {path for path in shared if path.exists()}:
+        for path in left - _shared_memory(psutil.process_iter()):
+            path.unlink(missing_ok=True)
     return killed
 
 
@@ -118,7 +119,7 @@ def _shared_memory(processes: Iterable[psutil.Process]) -> set[Path]:
         with contextlib.suppress(OSError):  # it has ended, or is another user's
             maps = Path(f"/proc/{process.pid}/maps").read_text()  # psutil reads how much of each is used, too: slow
             found |= {Path(one) for one in re.findall(r" (/dev/shm/.+)$", maps, re.MULTILINE)}
-    return {path for path in found if path.exists()}
+    return found
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
