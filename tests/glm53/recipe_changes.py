@@ -19,6 +19,7 @@ FREE = {
     "TRANSFORMERS_OFFLINE",
     "VLLM_NIXL_SIDE_CHANNEL_PORT",
     "VLLM_NO_USAGE_STATS",
+    "VLLM_PORT",
 }
 #: Other addresses of the own node; loopback is what goes wrong.
 ADDRESSES = {"DYN_TCP_RESPONSE_STREAM_HOST", "DYN_TCP_RPC_HOST", "VLLM_NIXL_SIDE_CHANNEL_HOST"}

@@ -232,9 +232,12 @@ def test_data_parallel_ranks_have_a_port_each_for_handshakes_and_a_socket_each_f
     taken = [int(rendered[f"prefill-{n}"].env["VLLM_NIXL_SIDE_CHANNEL_PORT"]) + rank for n in (0, 1) for rank in (0, 1)]
     taken += [int(rendered[f"decode-{n}"].env["VLLM_NIXL_SIDE_CHANNEL_PORT"]) for n in (0, 1, 2)]
     taken += [int(rendered[name].env["DYN_SYSTEM_PORT"]) for name in rendered if name not in ("broker", "frontend")]
-    assert len(taken) == len(set(taken)) == 4 + 3 + 5
-    assert port_runs(deployment) == (1, 1, 3, 3, 2, 2, 2)
-    assert worker_ports(deployment, "prefill") == 3
+    groups = {name: int(one.env["VLLM_PORT"]) for name, one in rendered.items() if "VLLM_PORT" in one.env}
+    assert sorted(groups) == ["prefill-0", "prefill-1"], "vLLM takes five ports, counted up, for its ranks' groups"
+    taken += [first + number for first in groups.values() for number in range(5)]
+    assert len(taken) == len(set(taken)) == 4 + 3 + 5 + 2 * 5
+    assert port_runs(deployment) == (1, 1, 8, 8, 2, 2, 2)
+    assert worker_ports(deployment, "prefill") == 8
     address = json.loads(_option(rendered["prefill-0"], "--kv-events-config"))["endpoint"]
     base, _, number = address.rpartition(":")
     assert "tcp" in base

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -15,6 +14,7 @@ import pytest
 from staged_tree import linked, run_plugin_tests, run_python, run_tests, staged
 
 from flashinfer_nvfp4.plan import plan_clusters
+from glm53.local.processes import free_ports
 from glm53.stage.native import SUFFIXES
 from glm53.stage.page import states
 from glm53.stage.place import repository
@@ -276,12 +276,12 @@ def test_a_staged_pull_moves_the_plugins_rows_and_the_drafts_pages_inside_of_the
     for ran in (
         subprocess.run(
             [sys.executable, *arguments, "plugin"],
-            env={**os.environ, "VLLM_CPU_DSA": "1", "VLLM_NIXL_SIDE_CHANNEL_PORT": str(_free())},
+            env={**os.environ, "VLLM_CPU_DSA": "1", "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_ports(1, "127.0.0.1")[0])},
             capture_output=True,
             text=True,
             check=False,
         ),
-        run_python(tree, *arguments, "staged", VLLM_NIXL_SIDE_CHANNEL_PORT=str(_free())),
+        run_python(tree, *arguments, "staged", VLLM_NIXL_SIDE_CHANNEL_PORT=str(free_ports(1, "127.0.0.1")[0])),
     ):
         line = re.search(r"^rows (.*)$", ran.stdout, re.MULTILINE)
         assert line, ran.stdout + ran.stderr
@@ -290,12 +290,6 @@ def test_a_staged_pull_moves_the_plugins_rows_and_the_drafts_pages_inside_of_the
     assert staged_rows == plugin
     ((descriptors, _),) = staged_rows[0]["telemetry"]
     assert (descriptors, len(staged_rows[1]["regions"]), len(staged_rows[2])) == (3, 1, 7)
-
-
-def _free() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 BLOCKS = """

@@ -6,7 +6,6 @@ prompts takes part with dummy batches until the other one has finished.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from dsa_engine import ask, child, engine, runner
+
+from glm53.local.processes import free_port_runs
 
 __all__ = ["RANKS", "Rank", "answered", "pair"]
 
@@ -36,7 +37,7 @@ class Rank:
 @contextmanager
 def pair() -> Iterator[Callable[..., list[Any]]]:
     """``run(function, [arguments of rank 0, arguments of rank 1])`` calls it on both and gives both results."""
-    port = str(_free_ports(4))
+    port = str(free_port_runs([4], "127.0.0.1")[0])  # vLLM adds one for every further group
     settings = {"VLLM_DP_SIZE": str(RANKS), "VLLM_DP_MASTER_PORT": port}
     with (
         child(VLLM_DP_RANK="0", **settings) as first,
@@ -85,18 +86,3 @@ def _counted_dummies(llm: Any) -> Iterator[list[None]]:
         yield seen
     finally:
         worker.execute_dummy_batch = run
-
-
-def _free_ports(count: int) -> int:
-    """The first of ``count`` free ports in a row: vLLM adds one for every further group."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first = probe.getsockname()[1]
-        try:
-            for port in range(first, first + count):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except (OSError, OverflowError):
-            continue
-        return first

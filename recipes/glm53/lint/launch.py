@@ -191,7 +191,7 @@ def _ports(commands: Sequence[Command]) -> Iterator[Finding]:
     for command in commands:
         if command.kind != "engine" or not command.host:
             continue
-        ports = {command.env.get(name) for name in ("DYN_SYSTEM_PORT", "VLLM_NIXL_SIDE_CHANNEL_PORT")}
+        ports = {command.env.get(name) for name in ("DYN_SYSTEM_PORT", "VLLM_NIXL_SIDE_CHANNEL_PORT", "VLLM_PORT")}
         endpoint = _json(option(command, "--kv-events-config")).get("endpoint")
         used.update((command.host, port) for port in [*ports, endpoint] if port)
     for (host, port), count in sorted(used.items()):

@@ -38,6 +38,7 @@ Role = str  # "broker", "frontend", "tier", "prefill", "decode" or "aggregated"
 _FIRST_INTERNAL_PORT = 20_500
 _BROKER_PORTS = 2
 _TIER_PORTS = 3
+_RANK_PORTS = 5
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,11 @@ def port_runs(deployment: Deployment) -> tuple[int, ...]:
 def worker_ports(deployment: Deployment, role: RoleName) -> int:
     """Consecutive ports of a worker: one for its status, then one a data-parallel rank for NIXL's handshakes.
 
-    vLLM counts the handshakes' ports up from the first rank's.
+    vLLM counts the handshakes' ports up from the first rank's. With several ranks, five more in which they find
+    each other.
     """
-    return 1 + getattr(deployment.roles, role).data_parallel
+    ranks = getattr(deployment.roles, role).data_parallel
+    return 1 + ranks + _RANK_PORTS * (ranks > 1)
 
 
 def shared_ports(deployment: Deployment, internal: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -227,7 +230,7 @@ def _worker(
     python: str,
     common: dict[str, str],
 ) -> Process:
-    """own: ports of its status and of its handshakes. tier: those of the DRAM tier, none without one."""
+    """own: as many ports as `worker_ports`. tier: those of the DRAM tier, none without one."""
     status_port, handshake_port, *_ = own
     name = f"{role}-{index}"
     transfer_log = None if role == "aggregated" else run_dir / f"transfers-{name}.jsonl"
@@ -258,6 +261,10 @@ def _worker(
         # The ranks of a group talk over loopback, too.
         "GLOO_SOCKET_IFNAME": "lo",
     }
+    if len(own) > _RANK_PORTS:
+        # vLLM chooses the ports of its data-parallel groups when it starts and listens there when the ranks have
+        # loaded. Left alone it takes ephemeral ones, which any connection of the machine may have by then.
+        env["VLLM_PORT"] = str(own[-_RANK_PORTS])
     return Process(
         name=name,
         role=role,
