@@ -27,7 +27,7 @@ PYTEST_ARGS = -n $(PROCESSES) --dist loadfile $(ARGS)
 # What the tests start must not see another checkout, the network, or more threads than this machine has.
 unexport PYTHONPATH PYTHONHOME
 TEST_ENV := PYTHONDONTWRITEBYTECODE= HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind
-CHECKED := conftest.py plugins recipes env tests benchmarks
+CHECKED := plugins recipes env tests benchmarks
 STOCK_TESTS := $(wildcard tests/repository/test_*_stock.py tests/stockpatch/test_*_stock.py tests/vllm_cpu_dsa/test_*_stock.py \
 	tests/vllm_blhnc/test_*_stock.py tests/flashinfer_nvfp4/test_*_stock.py \
 	tests/dynamo_structural_tags/test_*_stock.py tests/mooncake_tier/test_*_stock.py tests/rl_capture/test_*_stock.py)
