@@ -12,7 +12,8 @@ from glm53.edge.parts import API, CLIENT, CLIENT_HEADER, KEYS, RBAC, TLS, addres
 __all__ = ["listener"]
 
 #: "Not now" answers of Dynamo's frontend (503, and 529 when full) and of what lies between; nothing was streamed yet.
-_RETRIABLE = [502, 503, 504, 529]
+#: With its last worker a frontend loses the model and its routes, and answers 404 until a health check sees it.
+_RETRIABLE = [404, 502, 503, 504, 529]
 
 
 def listener(edge: Edge, paths: Mapping[str, str]) -> dict[str, Any]:

@@ -34,8 +34,12 @@ def members(edge: Edge) -> dict[str, Any]:
         "type": "STRICT_DNS",
         "connect_timeout": "2s",
         "lb_policy": "RING_HASH",
-        # With no healthy member a request is refused, not sent to one that is known to be down.
-        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
+        "common_lb_config": {
+            # With no healthy member a request is refused, not sent to one that is known to be down.
+            "healthy_panic_threshold": {"value": 0},
+            # Otherwise Envoy's threads learn of a change up to a second apart, and send a session to two members.
+            "update_merge_window": "0s",
+        },
         "health_checks": [check],
         # Between two checks: two connections in a row that fail, and the member is left alone for a while. A full
         # member's refusals do not count.
