@@ -3,6 +3,8 @@ test_tier_faults_stock. It needs an xxHash library, hence the lane."""
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -83,6 +85,33 @@ def test_the_breaker_opens_drops_what_waits_and_closes_after_a_probe(store: Fake
     assert client.lookup(KEYS[:1], 10) == [False]
     assert client.snapshot()["mooncake_tier_probes", "answered"] == 1
     assert not any("probe" in key for key in store.objects)
+
+
+def _niceness(name: str) -> list[int]:
+    threads = [thread for thread in threading.enumerate() if thread.name == f"mooncake-tier-{name}"]
+    return sorted(os.getpriority(os.PRIO_PROCESS, thread.native_id or 0) for thread in threads)
+
+
+def test_a_thread_in_a_late_call_leaves_the_cores_to_others_and_a_fresh_one_follows(
+    store: FakeStore, client: TierClient, memory: Memory
+) -> None:
+    """Mooncake spins while it waits for a pool that hangs. Nice 10 is a tenth of what nice 0 gets (sched(7))."""
+    [usual] = _niceness("load-0")
+    store.go.clear()
+    late = client.load(_blocks(memory, 1))
+    assert late.wait() == [Outcome.DEADLINE]
+    assert _niceness("load-0") == [usual, usual + 10]
+    assert client.submit_lookup(KEYS[:1]).wait() == [Outcome.DEADLINE]  # the second failure: probes begin
+    assert _niceness("lookup-0") == [usual, usual + 10]
+    assert _niceness("store-0") == [usual]
+    eventually(lambda: _niceness("probe") == [usual + 10])
+
+    store.go.set()
+    assert late.wait_released(30)
+    eventually(lambda: client.breaker.allows)
+    eventually(lambda: _niceness("load-0") == _niceness("lookup-0") == [usual])
+    assert client.store(_blocks(memory, 2)).wait() == [Outcome.OK] * 2
+    assert client.load(_blocks(memory, 2)[1:], 10).wait() == [Outcome.OK]
 
 
 def test_failing_calls_open_it_too_and_failing_probes_keep_it_open(store: FakeStore, client: TierClient) -> None:

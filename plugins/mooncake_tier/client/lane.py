@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
 from collections import deque
@@ -9,7 +11,23 @@ from collections.abc import Callable
 
 from mooncake_tier.client.operation import Operation
 
-__all__ = ["Lane"]
+__all__ = ["Lane", "yield_cores"]
+
+_NICE = 10
+
+
+def yield_cores() -> None:
+    """From now on the calling thread gets a tenth of a core that others want, and all of one that nobody wants.
+
+    A process without privileges cannot take that back.
+    """
+    _make_nice(threading.get_native_id())
+
+
+def _make_nice(thread: int) -> None:
+    with contextlib.suppress(OSError):  # where a sandbox forbids it, waiting costs more, and nothing else
+        given = os.getpriority(os.PRIO_PROCESS, thread)  # on Linux of this thread alone
+        os.setpriority(os.PRIO_PROCESS, thread, given + _NICE)
 
 
 class Lane:
@@ -27,13 +45,10 @@ class Lane:
         self._queue: deque[tuple[Operation, int]] = deque()
         self._waiting_bytes = 0
         self._closed = False
+        self._name = name
         self._change = threading.Condition()
-        self._threads = [
-            threading.Thread(target=self._work, args=(number,), name=f"mooncake-tier-{name}-{number}", daemon=True)
-            for number in range(threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._running: dict[Operation, int] = {}
+        self._threads = [self._start(number) for number in range(threads)]
 
     def put(self, operation: Operation) -> bool:
         """Queue an operation; False if the queue is full or closed."""
@@ -61,6 +76,21 @@ class Lane:
             self._waiting_bytes = 0
             return taken
 
+    def step_back(self, operation: Operation) -> None:
+        """Nobody waits for this operation any more: the thread inside its call leaves the cores to others.
+
+        Mooncake waits in a loop that never sleeps for a pool that hangs, while requests decode. The thread ends with
+        the call, and a fresh one takes its place.
+        """
+        with self._change:
+            number = self._running.get(operation)
+            if number is None:
+                return
+            late = self._threads[number]
+            assert late.native_id is not None
+            _make_nice(late.native_id)
+            self._threads[number] = self._start(number, after=late)
+
     def close(self) -> list[Operation]:
         """Take nothing more and let the threads end after what they do now; returns what was queued."""
         with self._change:
@@ -74,17 +104,33 @@ class Lane:
             thread.join(max(0.0, until - time.monotonic()))
         return [thread.name for thread in self._threads if thread.is_alive()]
 
-    def _work(self, number: int) -> None:
-        while True:
+    def _start(self, number: int, after: threading.Thread | None = None) -> threading.Thread:
+        name = f"mooncake-tier-{self._name}-{number}"
+        thread = threading.Thread(target=self._work, args=(number, after), name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _work(self, number: int, after: threading.Thread | None) -> None:
+        if after:
+            after.join()
+        while operation := self._next(number):
+            if operation.poll() is None and operation.begin():  # else it is too late to begin
+                try:
+                    self._run(operation, number)
+                finally:
+                    operation.end()
             with self._change:
-                self._change.wait_for(lambda: self._queue or self._closed)
-                if not self._queue:
+                del self._running[operation]
+                if self._threads[number] is not threading.current_thread():
                     return
-                operation, nbytes = self._queue.popleft()
-                self._waiting_bytes -= nbytes
-            if operation.poll() is not None or not operation.begin():  # too late to begin
-                continue
-            try:
-                self._run(operation, number)
-            finally:
-                operation.end()
+
+    def _next(self, number: int) -> Operation | None:
+        """The next of the queue, once there is one; None if there will be none."""
+        with self._change:
+            self._change.wait_for(lambda: self._queue or self._closed)
+            if not self._queue:
+                return None
+            operation, nbytes = self._queue.popleft()
+            self._waiting_bytes -= nbytes
+            self._running[operation] = number
+            return operation

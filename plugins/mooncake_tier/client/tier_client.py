@@ -209,6 +209,7 @@ class TierClient:
         if Outcome.DEADLINE in outcomes and operation.begun:  # waiting in the queue says nothing about the store
             if operation.kind is Kind.LOAD:
                 self.failed_loads.add(operation.keys)
+            self._lanes[operation.kind].step_back(operation)
             self._answered(False)
 
     def _answered(self, well: bool) -> None:
