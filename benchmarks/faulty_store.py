@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from mooncake_tier.client.network import free_port
+from glm53.local.processes import free_ports
 from mooncake_tier.client.operation import Block, Outcome
 from mooncake_tier.client.tier_client import TierClient
 from mooncake_tier.keys import block_key
@@ -90,7 +90,7 @@ class FaultyStore:
     """
 
     def __init__(self, logs: Path, pool_bytes: int = 128 << 20) -> None:
-        rpc, metrics, pool = (free_port("127.0.0.1") for _ in range(3))
+        rpc, metrics, pool = free_ports(3, "127.0.0.1")
         self.node = Node(
             NodeSettings(
                 rpc_port=rpc,

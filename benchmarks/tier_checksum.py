@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from glm53.local.processes import free_ports
 from mooncake_tier.client import xxh3
-from mooncake_tier.client.network import free_port
 from mooncake_tier.client.operation import Block, Outcome
 from mooncake_tier.client.tier_client import TierClient
 from mooncake_tier.keys import block_key
@@ -102,10 +102,11 @@ def run(megabytes: int, repeat: int) -> dict[str, Any]:
         variables = {"MOONCAKE_STORE_CHECKSUM": "1"} if mode == "stock crc64" else {}
         os.environ.pop("MOONCAKE_STORE_CHECKSUM", None)
         os.environ.update(variables)
+        rpc, metrics, pool = free_ports(3, "127.0.0.1")
         settings = NodeSettings(
-            rpc_port=free_port("127.0.0.1"),
-            metrics_port=free_port("127.0.0.1"),
-            pool_port=free_port("127.0.0.1"),
+            rpc_port=rpc,
+            metrics_port=metrics,
+            pool_port=pool,
             pool_bytes=max(64, 3 * megabytes) << 20,
             lease_s=60.0,
         )

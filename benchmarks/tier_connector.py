@@ -24,7 +24,7 @@ from typing import Any
 
 from tier_rig import ENVIRONMENT, prompt
 
-from mooncake_tier.client.network import free_port
+from glm53.local.processes import free_ports
 from mooncake_tier.node.processes import Node
 from mooncake_tier.node.settings import NodeSettings
 
@@ -140,7 +140,7 @@ def _transfer(way: str, master: str) -> dict[str, Any] | None:
 
 def run(way: str, model: Path, count: int, length: int, folder: Path) -> dict[str, Any]:
     """Start a node and the process that measures."""
-    rpc, metrics, pool = (free_port("127.0.0.1") for _ in range(3))
+    rpc, metrics, pool = free_ports(3, "127.0.0.1")
     settings = NodeSettings(rpc_port=rpc, metrics_port=metrics, pool_port=pool, pool_bytes=1 << 30, lease_s=10.0)
     node = Node(settings, folder / way, open_ports=True)
     node.start()

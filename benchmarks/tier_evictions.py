@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mooncake_tier.client.network import free_port
+from glm53.local.processes import free_ports
 from mooncake_tier.events.evictions import Evictions
 from mooncake_tier.keys import key_prefix
 from mooncake_tier.node.processes import Node
@@ -52,7 +52,7 @@ class Cost:
 def filled(count: int) -> Iterator[tuple[Node, list[str], MooncakeStore]]:
     """A node with so many small objects, and their keys."""
     with tempfile.TemporaryDirectory() as logs:
-        rpc, metrics, pool = (free_port("127.0.0.1") for _ in range(3))
+        rpc, metrics, pool = free_ports(3, "127.0.0.1")
         nbytes = max(1 << 30, 8192 * count)
         node = Node(NodeSettings(rpc_port=rpc, metrics_port=metrics, pool_port=pool, pool_bytes=nbytes), Path(logs))
         node.start()

@@ -32,7 +32,7 @@ from typing import Any
 import tier_rig
 from tier_rig import prompt
 
-from mooncake_tier.client.network import free_port
+from glm53.local.processes import free_ports
 from mooncake_tier.node.processes import Node
 from mooncake_tier.node.settings import NodeSettings
 
@@ -223,10 +223,11 @@ def main() -> None:
     parser.add_argument("--child", nargs=2, metavar=("NAME", "MODEL"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
+        rpc, metrics, pool = free_ports(3, "127.0.0.1")
         settings = NodeSettings(
-            rpc_port=free_port("127.0.0.1"),
-            metrics_port=free_port("127.0.0.1"),
-            pool_port=free_port("127.0.0.1"),
+            rpc_port=rpc,
+            metrics_port=metrics,
+            pool_port=pool,
             pool_bytes=512 << 20,
             lease_s=60.0,
         )

@@ -114,6 +114,26 @@ def test_a_thread_in_a_late_call_leaves_the_cores_to_others_and_a_fresh_one_foll
     assert client.load(_blocks(memory, 2)[1:], 10).wait() == [Outcome.OK]
 
 
+def test_without_a_thread_to_be_had_the_late_one_goes_on(
+    store: FakeStore, client: TierClient, memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.go.clear()
+    late = client.load(_blocks(memory, 1))
+    eventually(lambda: late.begun)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", _no_thread)
+        assert late.wait() == [Outcome.DEADLINE]
+    assert len(_niceness("load-0")) == 1
+    store.go.set()
+    assert late.wait_released(30)
+    assert client.store(_blocks(memory, 2)).wait() == [Outcome.OK] * 2
+    assert client.load(_blocks(memory, 2)[1:], 10).wait() == [Outcome.OK]
+
+
+def _no_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def test_failing_calls_open_it_too_and_failing_probes_keep_it_open(store: FakeStore, client: TierClient) -> None:
     store.code = -900
     for _ in range(2):

@@ -87,9 +87,12 @@ class Lane:
             if number is None:
                 return
             late = self._threads[number]
+            try:
+                self._threads[number] = self._start(number, after=late)
+            except RuntimeError:  # the system has no thread left: the late one goes on as it is
+                return
             assert late.native_id is not None
             _make_nice(late.native_id)
-            self._threads[number] = self._start(number, after=late)
 
     def close(self) -> list[Operation]:
         """Take nothing more and let the threads end after what they do now; returns what was queued."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mooncake_tier.errors import SettingRefused
 
-__all__ = ["Listener", "address_of", "free_port", "listeners"]
+__all__ = ["Listener", "address_of", "listeners"]
 
 _SIOCGIFADDR = 0x8915
 _LISTEN = "0A"
@@ -60,13 +60,6 @@ def address_of(name: str) -> str:
                 f"{name!r} ({error.strerror})", "it is no address of this machine", _here(), "Choose one of them"
             ) from None
     return str(address)
-
-
-def free_port(host: str) -> int:
-    """A TCP port of this address that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
 
 
 def listeners(pid: int) -> list[Listener]:
