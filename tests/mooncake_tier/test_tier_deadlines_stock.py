@@ -114,6 +114,25 @@ def test_a_thread_in_a_late_call_leaves_the_cores_to_others_and_a_fresh_one_foll
     assert client.load(_blocks(memory, 2)[1:], 10).wait() == [Outcome.OK]
 
 
+def test_a_slow_call_leaves_the_cores_to_others_before_its_deadline_and_its_answer_counts(
+    store: FakeStore, memory: Memory
+) -> None:
+    one = _client(store)
+    assert one.store(_blocks(memory, 1)).wait() == [Outcome.OK]
+    [usual] = _niceness("load-0")
+    store.go.clear()
+    slow = one.load(_blocks(memory, 1), 600)
+    eventually(lambda: slow.poll() is None and _niceness("load-0") == [usual, usual + 10])
+    for _ in range(3):
+        assert slow.poll() is None
+    assert _niceness("load-0") == [usual, usual + 10]  # once
+
+    store.go.set()
+    assert slow.wait() == [Outcome.OK]
+    eventually(lambda: _niceness("load-0") == [usual])
+    assert one.close(30)
+
+
 def test_without_a_thread_to_be_had_the_late_one_goes_on(
     store: FakeStore, client: TierClient, memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,13 +77,13 @@ class Lane:
             return taken
 
     def step_back(self, operation: Operation) -> None:
-        """Nobody waits for this operation any more: the thread inside its call leaves the cores to others.
+        """This operation is slow: the thread inside its call leaves the cores to others.
 
-        Mooncake waits in a loop that never sleeps for a pool that hangs, while requests decode. The thread ends with
-        the call, and a fresh one takes its place.
+        Mooncake waits in a loop that never sleeps for a pool that hangs or has died, while requests decode. The thread
+        ends with the call, and a fresh one takes its place.
         """
         with self._change:
-            number = self._running.get(operation)
+            number = self._running.pop(operation, None)
             if number is None:
                 return
             late = self._threads[number]
@@ -123,7 +123,7 @@ class Lane:
                 finally:
                     operation.end()
             with self._change:
-                del self._running[operation]
+                self._running.pop(operation, None)
                 if self._threads[number] is not threading.current_thread():
                     return
 

@@ -10,7 +10,10 @@ from enum import Enum
 
 from mooncake_tier.client.integrity import Parts, payload_bytes
 
-__all__ = ["Block", "Kind", "Operation", "Outcome", "check_parts"]
+__all__ = ["SLOW_S", "Block", "Kind", "Operation", "Outcome", "check_parts"]
+
+SLOW_S = 0.25
+"""A call that takes longer, most likely waits for a store that does not answer."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Operation:
     blocks: what it is about; a lookup's have no parts. deadline: on the clock. staged: whether a load goes through the
     client's own memory, so that the caller's is free as soon as the outcome is settled. Without that, a call that
     missed its deadline may still write to (a load) or read from (a store) the caller's memory until `released`.
+    slow: told by `poll`, once, of a call that has taken `SLOW_S`.
     """
 
     def __init__(
@@ -75,11 +79,13 @@ class Operation:
         settled: Callable[[Operation], None],
         clock: Callable[[], float] = time.monotonic,
         staged: bool = False,
+        slow: Callable[[Operation], None] | None = None,
     ) -> None:
         self.kind, self.blocks, self.deadline, self.staged = kind, blocks, deadline, staged
         self.began = clock()
         self.took_s: float | None = None
-        self._clock, self._on_settled = clock, settled
+        self._clock, self._on_settled, self._on_slow = clock, settled, slow
+        self._slow_at = deadline
         self._outcomes: list[Outcome] | None = None
         self._running = False
         self._begun = False
@@ -111,8 +117,13 @@ class Operation:
 
     def poll(self) -> list[Outcome] | None:
         """The outcome of each block, in order; None while there is time left and no answer."""
-        if self._outcomes is None and self._clock() >= self.deadline:
-            self.settle([Outcome.DEADLINE] * len(self.blocks))
+        if self._outcomes is None:
+            now = self._clock()
+            if now >= self.deadline:
+                self.settle([Outcome.DEADLINE] * len(self.blocks))
+            elif now >= self._slow_at and self._on_slow:
+                self._slow_at = self.deadline
+                self._on_slow(self)
         return self._outcomes
 
     def wait(self) -> list[Outcome]:
@@ -132,6 +143,7 @@ class Operation:
     def begin(self) -> bool:
         """A worker is about to touch memory; False if the outcome is settled and it must not."""
         with self._change:
+            self._slow_at = self._clock() + SLOW_S
             self._running = self._begun = self._outcomes is None
             return self._running
 

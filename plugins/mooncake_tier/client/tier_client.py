@@ -176,7 +176,8 @@ class TierClient:
         return True
 
     def _submit(self, kind: Kind, blocks: Sequence[Block], seconds: float, staged: bool = False) -> Operation:
-        operation = Operation(kind, blocks, self._clock() + seconds, self._settled, self._clock, staged)
+        slow = self._lanes[kind].step_back
+        operation = Operation(kind, blocks, self._clock() + seconds, self._settled, self._clock, staged, slow)
         if not blocks:
             operation.settle([])
         elif self._closed:
