@@ -87,7 +87,8 @@ class Deployment:
 
     def end(self, names: Sequence[str] = (), number: signal.Signals = signal.SIGKILL) -> None:
         """Signal the named processes, or all, and wait until they are gone."""
-        chosen = [self.processes.pop(name) for name in (names or list(self.processes))]
+        chosen = [self.processes[name] for name in (names or list(self.processes))]  # a wrong name ends nothing
+        self.processes = {name: one for name, one in self.processes.items() if one not in chosen}
         for process in chosen:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
