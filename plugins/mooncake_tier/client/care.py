@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from mooncake_tier.client.breaker import Breaker
 from mooncake_tier.client.figures import Counts
-from mooncake_tier.client.lane import yield_cores
+from mooncake_tier.client.lane import leave_cores
 from mooncake_tier.stock import NO_SPACE, NativeStore
 
 __all__ = ["PROBE_BYTES", "Care", "Probe"]
@@ -113,6 +113,7 @@ class Care:
         return [self._thread.name] if self._thread.is_alive() else []
 
     def _work(self) -> None:
+        leave_cores(threading.current_thread())  # a probe of a pool that hangs spins, and a lookup takes little
         while True:
             with self._change:
                 due = min(self._touch_at, self._breaker.probe_at or self._touch_at)
@@ -121,10 +122,8 @@ class Care:
                 if self._closed:
                     return
             try:
-                if self._breaker.begin_probe():  # on a thread of its own, which gives its priority away for good
-                    probe = threading.Thread(target=self._run_probe, name="mooncake-tier-probe", daemon=True)
-                    probe.start()
-                    probe.join()
+                if self._breaker.begin_probe():
+                    self._run_probe()
                 if self._clock() >= self._touch_at:
                     self._touch_at = self._clock() + self._every
                     self._touch()
@@ -132,12 +131,9 @@ class Care:
                 _log.exception("mooncake_tier: looking after the store ended with an error; it goes on")
 
     def _run_probe(self) -> None:
-        yield_cores()
         well = False
         try:
             well = self._probe()
-        except Exception:
-            _log.exception("mooncake_tier: a probe ended with an error")
         finally:
             self._breaker.probed(well)
             self._counts.add("probes", 1, "answered" if well else "failed")

@@ -11,23 +11,20 @@ from collections.abc import Callable
 
 from mooncake_tier.client.operation import Operation
 
-__all__ = ["Lane", "yield_cores"]
+__all__ = ["Lane", "leave_cores"]
 
 _NICE = 10
 
 
-def yield_cores() -> None:
-    """From now on the calling thread gets a tenth of a core that others want, and all of one that nobody wants.
+def leave_cores(thread: threading.Thread) -> None:
+    """From now on a thread gets a tenth of a core that others want, and all of one that nobody wants.
 
     A process without privileges cannot take that back.
     """
-    _make_nice(threading.get_native_id())
-
-
-def _make_nice(thread: int) -> None:
+    assert thread.native_id is not None
     with contextlib.suppress(OSError):  # where a sandbox forbids it, waiting costs more, and nothing else
-        given = os.getpriority(os.PRIO_PROCESS, thread)  # on Linux of this thread alone
-        os.setpriority(os.PRIO_PROCESS, thread, given + _NICE)
+        given = os.getpriority(os.PRIO_PROCESS, thread.native_id)  # on Linux of this thread alone
+        os.setpriority(os.PRIO_PROCESS, thread.native_id, given + _NICE)
 
 
 class Lane:
@@ -91,8 +88,7 @@ class Lane:
                 self._threads[number] = self._start(number, after=late)
             except RuntimeError:  # the system has no thread left: the late one goes on as it is
                 return
-            assert late.native_id is not None
-            _make_nice(late.native_id)
+            leave_cores(late)
 
     def close(self) -> list[Operation]:
         """Take nothing more and let the threads end after what they do now; returns what was queued."""

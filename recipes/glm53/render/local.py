@@ -261,7 +261,7 @@ def _worker(
         # The ranks of a group talk over loopback, too.
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    if len(own) > _RANK_PORTS:
+    if getattr(deployment.roles, role).data_parallel > 1:
         # vLLM chooses the ports of its data-parallel groups when it starts and listens there when the ranks have
         # loaded. Left alone it takes ephemeral ones, which any connection of the machine may have by then.
         env["VLLM_PORT"] = str(own[-_RANK_PORTS])
